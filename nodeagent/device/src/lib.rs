@@ -1,0 +1,8 @@
+//! Raw block I/O behind one trait, [`Device`].
+//!
+//! Contract: a device moves aligned bytes and says truthfully what is durable. It knows nothing of chunks, and never
+//! retries: an error is the caller's to judge.
+
+mod device;
+
+pub use device::{Device, Durability, Info, Media, Write};
