@@ -4,5 +4,11 @@
 //! retries: an error is the caller's to judge.
 
 mod device;
+pub mod faulty;
+mod memory;
+mod range;
 
 pub use device::{Device, Durability, Info, Media, Write};
+pub use faulty::{FaultPlan, Faulty, Latency, OpKind, Power};
+pub use memory::Memory;
+pub use range::{IO_BYTES_MAX, RangeError};
