@@ -7,6 +7,7 @@ use api_types::limits::BLOCK_BYTES;
 use bytes::Bytes;
 use client_volume::{BlockDevice, BlockError};
 use futures::future::try_join_all;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,6 +22,9 @@ pub(crate) struct Adapter {
     device: Rc<dyn BlockDevice>,
     locks: RangeLock,
     context: Context,
+    /// The error of the last request that failed for the device's own reasons, until another succeeds.
+    trouble: RefCell<Option<BlockError>>,
+    troubled: Cell<bool>,
 }
 
 fn whole(range: &Range<u64>) -> bool {
@@ -69,7 +73,7 @@ fn cut(parts: Vec<Bytes>, mut skip: usize, mut keep: usize) -> Vec<Bytes> {
 
 impl Adapter {
     pub(crate) fn new(device: Rc<dyn BlockDevice>, context: Context) -> Rc<Self> {
-        Rc::new(Adapter { device, locks: RangeLock::default(), context })
+        Rc::new(Adapter { device, locks: RangeLock::default(), context, trouble: RefCell::new(None), troubled: Cell::new(false) })
     }
 
     /// The device's present size.
@@ -92,6 +96,25 @@ impl Adapter {
         let latency = self.context.clock.now().saturating_sub(start);
         let answered = Answered { op, offset: at.0, bytes: at.1, latency, error: result.as_ref().err() };
         self.context.observer.answered(answered);
+        match result {
+            Ok(_) if !self.troubled.get() => {}
+            Ok(_) => self.note(None),
+            Err(BlockError::Invalid(_)) => {}
+            Err(error) => self.note(Some(error.clone())),
+        }
+    }
+
+    fn note(&self, error: Option<BlockError>) {
+        // A fenced handle stays fenced, whatever an empty flush answers.
+        if !matches!(*self.trouble.borrow(), Some(BlockError::Fenced)) {
+            self.troubled.set(error.is_some());
+            *self.trouble.borrow_mut() = error;
+        }
+    }
+
+    /// Why the device doesn't serve, as its last answers say.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.trouble.borrow().as_ref().map(ToString::to_string)
     }
 
     /// Reads; the parts together have `length` bytes.

@@ -25,6 +25,7 @@ mod fuse;
 mod loop_fuse;
 mod nbd;
 mod ranges;
+mod spawn;
 pub mod testing;
 
 pub use front_end::{Answered, Attachment, Context, FrontEnd, FrontEndError, Kind, Observer, Op, Spec, Unobserved};
