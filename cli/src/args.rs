@@ -1,0 +1,36 @@
+//! What may be written on the command line.
+
+#[cfg(feature = "dev")]
+use crate::dev::DevArgs;
+use crate::output::Format;
+use clap::{Parser, Subcommand};
+
+const AFTER_HELP: &str = "\
+Exit codes:
+  0  done
+  1  failed
+  2  the command line is wrong
+  3  no such thing
+  4  it conflicts with what is there, or is in use
+  5  masters or agent can't be reached just now: try again
+  6  not enough space or not enough devices";
+
+/// Block storage for databases on Kubernetes: masters, agents, CSI driver and the commands for people.
+#[derive(Parser, Debug)]
+#[command(name = "basalt", version, after_help = AFTER_HELP, max_term_width = 110)]
+pub(crate) struct Cli {
+    /// How results are printed.
+    #[arg(long, short, global = true, value_enum, default_value_t = Format::Table)]
+    pub(crate) output: Format,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Run the CSI driver.
+    Csi(csi::CsiArgs),
+    #[cfg(feature = "dev")]
+    /// Start a cluster of separate processes in a directory of this machine, for trying it out.
+    Dev(DevArgs),
+}

@@ -1,0 +1,39 @@
+//! The one binary of Basalt. Every daemon and every command for people is a subcommand of `basalt`; one image holds all.
+//!
+//! Contract: this crate parses flags, calls a room and prints. Whatever a daemon needs lives in the daemon's own room.
+
+mod args;
+mod connect;
+#[cfg(feature = "dev")]
+mod dev;
+mod failure;
+mod output;
+mod services;
+mod size;
+
+use args::{Cli, Command};
+use clap::Parser;
+use failure::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // Before flags are parsed and long before a runtime starts: the holder must stay small, and must never fail on a
+    // flag that a newer agent gave it.
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == "fuse-holder") {
+        return services::fuse_holder(words.collect());
+    }
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    match cli.command {
+        Command::Csi(args) => services::csi(args),
+        #[cfg(feature = "dev")]
+        Command::Dev(args) => services::block_on(dev::run(args)),
+    }
+}
