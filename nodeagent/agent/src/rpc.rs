@@ -25,3 +25,6 @@ pub use client::{AddressBook, ClientOptions, Directory, LocalStores, TcpTranspor
 pub use connection::End;
 pub use observe::{Called, NoObserver, Observer, Served};
 pub use server::{Lookup, ServerContext, ServerOptions, serve};
+
+#[cfg(test)]
+mod tests;
