@@ -44,7 +44,6 @@ impl From<master::Error> for OpenError {
 }
 
 /// What a front end answers for an error of a stream.
-#[expect(dead_code, reason = "comes with the next change")]
 pub(crate) fn block_error(error: &StreamError) -> BlockError {
     match error {
         StreamError::Fenced => BlockError::Fenced,

@@ -3,10 +3,24 @@
 //! Contract: what [`BlockDevice::write`] has answered is durable. The volume knows streams, never nodes or sockets.
 
 mod block;
+mod bucket;
+mod checkpoint;
+mod chunks;
+mod codec;
 mod config;
 mod error;
+mod leaves;
+mod map;
+mod open;
+mod read;
+mod reclaim;
+mod record;
+mod root;
+mod sequencer;
 mod stats;
+mod streams;
 mod volume;
+mod write;
 
 pub use block::{BlockDevice, BlockError};
 pub use config::{Config, PoolSpace};

@@ -1,0 +1,443 @@
+//! Checkpoints: the map as it was at one place of the logs, written to the index stream.
+//!
+//! ```text
+//!  freeze (map, places of hot and cold, dead chunks) ─▶ leaves ─▶ branches ─▶ body ─▶ root ─▶ masters' root pointer
+//!                                                                                              │ durable
+//!                        delete the dead chunks ◀── take over the new pointers ◀───────────────┘
+//! ```
+//! Until the masters have the new pointer nothing that the old root needs is touched, and a failed checkpoint leaves
+//! nothing behind but bytes in the index stream. A chunk is deleted only when the map of the freeze didn't refer to it,
+//! the replay from the freeze on doesn't read it, and the root of that freeze is durable.
+
+use crate::leaves::Pins;
+use crate::map::{Frozen, LEAF_BYTES, NodePointer, WrittenLeaf, encode_branch};
+use crate::record::Trailer;
+use crate::root::{BODY_NODE_BYTES, Body, Log, LogState, Root};
+use crate::volume::{Inner, Phase, State};
+use api_types::checksum::crc32c;
+use api_types::limits::UNIT_DATA_BYTES_MAX;
+use api_types::master::{ChunkRecord, ChunkState, Error as MasterError, RootPointer};
+use api_types::{ChunkId, QosClass, StreamId};
+use bytes::Bytes;
+use client_stream::{Error as StreamError, Position};
+use futures::channel::oneshot;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Tries to record a root at the masters before the checkpoint counts as failed.
+const SET_ROOT_TRIES: u32 = 5;
+/// Index chunks below which their garbage doesn't matter.
+const INDEX_CHUNKS_MIN: u64 = 4;
+/// Most leaves that one checkpoint moves out of a mostly dead index chunk.
+const REWRITE_LEAVES_MAX: usize = 4096;
+/// Most chunks in one request to delete.
+const DELETE_BATCH: usize = 64;
+
+/// What is known of one chunk of the index stream.
+#[derive(Clone, Copy, Debug, Default)]
+struct IndexUsage {
+    index: u64,
+    length: u32,
+    live: u64,
+    sealed: bool,
+}
+
+/// The chunks of the index stream, and what the last durable root needs of them.
+#[derive(Default)]
+pub(crate) struct IndexChunks {
+    chunks: BTreeMap<ChunkId, IndexUsage>,
+    last: u64,
+    sequence: u64,
+    /// The root's unit and the nodes of its body.
+    root: Vec<(ChunkId, u32)>,
+    /// Given up by the last root, not yet deleted at the masters.
+    condemned: Vec<(StreamId, ChunkId)>,
+}
+
+impl IndexChunks {
+    pub(crate) fn grow(&mut self, chunk: ChunkId, index: u64, length: u32) {
+        let usage = self.chunks.entry(chunk).or_default();
+        usage.index = index;
+        usage.length = usage.length.max(length);
+        self.last = self.last.max(index);
+    }
+
+    pub(crate) fn seal(&mut self, chunk: ChunkId) {
+        if let Some(usage) = self.chunks.get_mut(&chunk) {
+            usage.sealed = true;
+        }
+    }
+
+    pub(crate) fn refer(&mut self, chunk: ChunkId, length: u32) -> bool {
+        let Some(usage) = self.chunks.get_mut(&chunk) else { return false };
+        usage.live += u64::from(length);
+        true
+    }
+
+    fn forget(&mut self, chunk: ChunkId, length: u32) {
+        if let Some(usage) = self.chunks.get_mut(&chunk) {
+            usage.live = usage.live.saturating_sub(u64::from(length));
+        }
+    }
+
+    /// The root and its body are these from now on. `false`: one stands in an unknown chunk.
+    pub(crate) fn set_root(&mut self, parts: Vec<(ChunkId, u32)>) -> bool {
+        for (chunk, length) in std::mem::take(&mut self.root) {
+            self.forget(chunk, length);
+        }
+        let known = parts.iter().all(|(chunk, length)| self.refer(*chunk, *length));
+        self.root = parts;
+        known
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.chunks.len() as u64
+    }
+
+    /// Sealed chunks that the root needs nothing of.
+    fn dead(&self) -> Vec<ChunkId> {
+        let dead = self.chunks.iter().filter(|(_, usage)| usage.sealed && usage.live == 0 && usage.index < self.last);
+        dead.map(|(chunk, _)| *chunk).collect()
+    }
+
+    /// The chunk that the next checkpoint should empty, once more than half of the index is garbage.
+    fn victim(&self) -> Option<ChunkId> {
+        let used: u64 = self.chunks.values().map(|usage| u64::from(usage.length)).sum();
+        let live: u64 = self.chunks.values().map(|usage| usage.live).sum();
+        if self.len() <= INDEX_CHUNKS_MIN || live * 2 >= used {
+            return None;
+        }
+        let candidates = self.chunks.iter().filter(|(_, usage)| usage.sealed && usage.live > 0);
+        candidates.min_by_key(|(chunk, usage)| (usage.live, **chunk)).map(|(chunk, _)| *chunk)
+    }
+}
+
+/// What a checkpoint holds.
+struct Snapshot {
+    map: Frozen,
+    hot: LogState,
+    cold: LogState,
+    chunks: Vec<(Log, ChunkId, u32)>,
+    dead: Vec<(Log, ChunkId)>,
+    log_bytes: u64,
+    waiters: Vec<oneshot::Sender<bool>>,
+}
+
+/// Writes checkpoints when they are due, for as long as the volume is open.
+pub(crate) async fn run(inner: Rc<Inner>) {
+    while inner.is_running() && !inner.is_done() {
+        match inner.due_in() {
+            Some(Duration::ZERO) => {
+                if checkpoint(&inner).await.is_err() && inner.is_running() {
+                    inner.clock.sleep(inner.config.checkpoint_retry).await;
+                }
+            }
+            Some(wait) => {
+                let sleep = inner.clock.sleep(wait);
+                tokio::select! {
+                    biased;
+                    () = inner.wake_checkpoint.notified() => {}
+                    () = sleep => {}
+                }
+            }
+            None => inner.wake_checkpoint.notified().await,
+        }
+    }
+}
+
+/// Writes one checkpoint.
+///
+/// # Errors
+/// Whatever kept it from being durable; the last one stays.
+pub(crate) async fn checkpoint(inner: &Rc<Inner>) -> Result<(), StreamError> {
+    let _one = inner.checkpointing.lock().await;
+    // Kept in memory until the freeze has them, or the effort to move them would be lost.
+    let pins = inner.empty_an_index_chunk().await;
+    let mut snapshot = inner.freeze();
+    drop(pins);
+    let result = inner.write_checkpoint(&mut snapshot).await;
+    for waiter in snapshot.waiters {
+        let _ = waiter.send(result.is_ok());
+    }
+    match &result {
+        Ok(()) => inner.delete_condemned().await,
+        Err(StreamError::Fenced) => inner.stop(Phase::Fenced),
+        Err(_) => {}
+    }
+    result
+}
+
+impl Inner {
+    /// Closing, and nobody waits for a checkpoint any more.
+    fn is_done(&self) -> bool {
+        let state = self.state.borrow();
+        self.phase.get() == Phase::Closing && state.sequencer.is_idle() && state.checkpoint_waiters.is_empty()
+    }
+
+    /// How long until a checkpoint is due; `None`: nothing has changed.
+    fn due_in(&self) -> Option<Duration> {
+        let state = self.state.borrow();
+        if !state.checkpoint_waiters.is_empty()
+            || state.log_bytes >= self.config.checkpoint_log_bytes
+            || self.map_is_heavy(&state)
+        {
+            return Some(Duration::ZERO);
+        }
+        let since = state.dirty_since?;
+        Some((since + self.config.checkpoint_every).saturating_sub(self.clock.now()))
+    }
+
+    /// Waits until what is in the map now is durable in a checkpoint; `false`: it failed.
+    pub(crate) async fn checkpoint_of_now(&self) -> bool {
+        let (sender, receiver) = oneshot::channel();
+        self.state.borrow_mut().checkpoint_waiters.push(sender);
+        self.wake_checkpoint.notify_one();
+        receiver.await.unwrap_or(false)
+    }
+
+    /// Learns from the writers which chunks they have sealed.
+    pub(crate) fn harvest_sealed(&self) {
+        let mut state = self.state.borrow_mut();
+        for (log, tail) in [(Log::Hot, &self.hot), (Log::Cold, &self.cold)] {
+            for record in tail.with(|writer| writer.take_sealed()).unwrap_or_default() {
+                state.chunks.grow(log, record.shape.chunk, record.index, sealed_length(&record));
+                state.chunks.seal(record.shape.chunk);
+            }
+        }
+        for record in self.index.with(|writer| writer.take_sealed()).unwrap_or_default() {
+            state.index.grow(record.shape.chunk, record.index, sealed_length(&record));
+            state.index.seal(record.shape.chunk);
+        }
+    }
+
+    fn freeze(&self) -> Snapshot {
+        self.harvest_sealed();
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let hot = LogState { sequence: state.sequencer.resolved_sequence(), ..state.hot };
+        Snapshot {
+            map: state.map.freeze(),
+            hot,
+            cold: state.cold,
+            chunks: state.chunks.iter().map(|(chunk, usage)| (usage.log, chunk, usage.live)).collect(),
+            dead: state.chunks.dead(state.hot.position, state.cold.position),
+            log_bytes: state.log_bytes,
+            waiters: std::mem::take(&mut state.checkpoint_waiters),
+        }
+    }
+
+    async fn write_checkpoint(&self, snapshot: &mut Snapshot) -> Result<(), StreamError> {
+        let start = self.clock.now();
+        let dirty = snapshot.map.dirty_leaves();
+        let mut nodes = Nodes::new(self);
+        let mut places = Vec::new();
+        for (_, leaf) in &dirty {
+            places.push(if leaf.is_empty() { None } else { Some(nodes.put(leaf.encode()).await?) });
+        }
+        let written = nodes.finish().await?;
+        let pointer = |place: Option<usize>| place.and_then(|place| written.get(place).copied());
+        let leaves: Vec<WrittenLeaf> = dirty
+            .into_iter()
+            .zip(places)
+            .map(|((index, leaf), place)| WrittenLeaf { index, leaf, pointer: pointer(place) })
+            .collect();
+
+        let mut nodes = Nodes::new(self);
+        let mut places = Vec::new();
+        for (number, pointers) in snapshot.map.dirty_branches(&leaves) {
+            let place = if pointers.is_empty() { None } else { Some(nodes.put(encode_branch(&pointers)).await?) };
+            places.push((number, place));
+        }
+        let written = nodes.finish().await?;
+        let branches: Vec<(u64, Option<NodePointer>)> =
+            places.into_iter().map(|(number, place)| (number, place.and_then(|place| written.get(place).copied()))).collect();
+
+        let body = Body { chunks: std::mem::take(&mut snapshot.chunks), branches: snapshot.map.branch_pointers(&branches) };
+        let mut nodes = Nodes::new(self);
+        for piece in body.encode().chunks(BODY_NODE_BYTES) {
+            nodes.put(piece.to_vec()).await?;
+        }
+        let body = nodes.finish().await?;
+        let root = Root { volume: self.volume, epoch: self.epoch, hot: snapshot.hot, cold: snapshot.cold, body };
+        let position = self.append_index(vec![root.encode().into()]).await?;
+        self.record_root(position).await?;
+        // Or every branch would be copied once more to change it.
+        drop(std::mem::take(&mut snapshot.map));
+        self.take_over(snapshot, leaves, &branches, &root.body, position, start);
+        Ok(())
+    }
+
+    async fn record_root(&self, position: Position) -> Result<(), StreamError> {
+        let root = RootPointer { chunk: position.chunk, offset: position.offset, length: position.end - position.offset };
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.master.set_root(self.volume, self.epoch, root).await {
+                Ok(()) => return Ok(()),
+                Err(MasterError::Unavailable(_)) if tries < SET_ROOT_TRIES && self.is_running() => {
+                    self.clock.sleep(self.config.checkpoint_retry).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The checkpoint is durable: its pointers count, and what only the one before needed may go.
+    fn take_over(
+        &self,
+        snapshot: &Snapshot,
+        leaves: Vec<WrittenLeaf>,
+        branches: &[(u64, Option<NodePointer>)],
+        body: &[NodePointer],
+        root: Position,
+        start: Duration,
+    ) {
+        let mut state = self.state.borrow_mut();
+        let State { map, index, chunks, .. } = &mut *state;
+        let new = leaves.iter().filter_map(|leaf| leaf.pointer).chain(branches.iter().filter_map(|(_, pointer)| *pointer));
+        for pointer in new {
+            index.refer(pointer.chunk, pointer.length);
+        }
+        for pointer in map.checkpointed(leaves, branches) {
+            index.forget(pointer.chunk, pointer.length);
+        }
+        let mut parts: Vec<(ChunkId, u32)> = body.iter().map(|pointer| (pointer.chunk, pointer.length)).collect();
+        parts.push((root.chunk, root.end - root.offset));
+        index.set_root(parts);
+        for (log, chunk) in &snapshot.dead {
+            chunks.remove(*chunk);
+            index.condemned.push((self.stream_of(*log), *chunk));
+        }
+        for chunk in index.dead() {
+            index.chunks.remove(&chunk);
+            index.condemned.push((self.names.index, chunk));
+        }
+        state.map.shrink(self.config.leaf_bytes_max / LEAF_BYTES);
+        state.log_bytes -= snapshot.log_bytes;
+        // What changed while this was written has been dirty since its start at the earliest.
+        let changed = state.log_bytes > 0 || state.map.dirty() > 0;
+        state.dirty_since = changed.then_some(start);
+        state.stats.checkpoints += 1;
+    }
+
+    fn stream_of(&self, log: Log) -> StreamId {
+        match log {
+            Log::Hot => self.names.hot,
+            Log::Cold => self.names.cold,
+        }
+    }
+
+    /// Gives chunks back. What fails is tried again after the next checkpoint, or found by the next open.
+    async fn delete_condemned(&self) {
+        let condemned = std::mem::take(&mut self.state.borrow_mut().index.condemned);
+        for stream in [self.names.hot, self.names.cold, self.names.index] {
+            let chunks: Vec<ChunkId> = condemned.iter().filter(|(of, _)| *of == stream).map(|(_, chunk)| *chunk).collect();
+            for batch in chunks.chunks(DELETE_BATCH) {
+                let result = self.streams.delete_chunks(stream, self.epoch, batch.to_vec()).await;
+                let mut state = self.state.borrow_mut();
+                match result {
+                    Ok(()) => {
+                        state.stats.deleted_chunks += batch.len() as u64;
+                        state.freed_at = self.clock.now();
+                    }
+                    Err(_) => state.index.condemned.extend(batch.iter().map(|chunk| (stream, *chunk))),
+                }
+            }
+        }
+        self.wake_reclaim.notify_one();
+    }
+
+    /// Makes the next checkpoint write anew what lives in the deadest index chunk, when the index is mostly garbage.
+    async fn empty_an_index_chunk(self: &Rc<Self>) -> Option<Pins> {
+        self.harvest_sealed();
+        let (leaves, branches) = {
+            let state = self.state.borrow();
+            let victim = state.index.victim()?;
+            state.map.nodes_in(victim)
+        };
+        let leaves: Vec<u64> = leaves.into_iter().take(REWRITE_LEAVES_MAX).collect();
+        // When one can't be read the others still move; the checkpoint itself must not fail for it.
+        let pins = self.pin(leaves.clone(), QosClass::Reclaim).await.ok()?;
+        let mut state = self.state.borrow_mut();
+        for leaf in leaves {
+            state.map.rewrite_leaf(leaf);
+        }
+        for branch in branches {
+            state.map.rewrite_branch(branch);
+        }
+        drop(state);
+        Some(pins)
+    }
+
+    /// Appends one unit to the index stream.
+    async fn append_index(&self, data: Vec<Bytes>) -> Result<Position, StreamError> {
+        let sequence = {
+            let mut state = self.state.borrow_mut();
+            state.index.sequence += 1;
+            state.index.sequence
+        };
+        let trailer = Bytes::from(Trailer::Index { sequence }.encode());
+        let append = self.index.with(|writer| writer.append(data, trailer)).ok_or(StreamError::Closed)?;
+        let position = append.await?;
+        let mut state = self.state.borrow_mut();
+        state.stats.index_bytes += u64::from(position.end - position.offset);
+        state.index.grow(position.chunk, position.index, position.end);
+        Ok(position)
+    }
+}
+
+/// Length of a chunk that is sealed; nothing is known to be in one that isn't.
+pub(crate) fn sealed_length(record: &ChunkRecord) -> u32 {
+    match record.state {
+        ChunkState::Sealed { length } => length,
+        ChunkState::Granted => 0,
+    }
+}
+
+/// Packs nodes into units of the index stream.
+struct Nodes<'a> {
+    inner: &'a Inner,
+    pending: Vec<Bytes>,
+    pending_bytes: usize,
+    written: Vec<NodePointer>,
+    put: usize,
+}
+
+impl<'a> Nodes<'a> {
+    fn new(inner: &'a Inner) -> Self {
+        Nodes { inner, pending: Vec::new(), pending_bytes: 0, written: Vec::new(), put: 0 }
+    }
+
+    /// Takes a node; its number is the place of its pointer in what [`Nodes::finish`] returns.
+    async fn put(&mut self, node: Vec<u8>) -> Result<usize, StreamError> {
+        if self.pending_bytes + node.len() > UNIT_DATA_BYTES_MAX as usize {
+            self.flush().await?;
+        }
+        self.pending_bytes += node.len();
+        self.pending.push(node.into());
+        self.put += 1;
+        Ok(self.put - 1)
+    }
+
+    async fn flush(&mut self) -> Result<(), StreamError> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let nodes = std::mem::take(&mut self.pending);
+        self.pending_bytes = 0;
+        let position = self.inner.append_index(nodes.clone()).await?;
+        let mut offset = position.offset;
+        for node in nodes {
+            let length = node.len() as u32;
+            self.written.push(NodePointer { chunk: position.chunk, offset, length, crc: crc32c(&node) });
+            offset += length;
+        }
+        Ok(())
+    }
+
+    async fn finish(mut self) -> Result<Vec<NodePointer>, StreamError> {
+        self.flush().await?;
+        Ok(self.written)
+    }
+}
