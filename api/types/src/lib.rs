@@ -13,6 +13,7 @@ pub mod id;
 pub mod limits;
 pub mod master;
 pub mod qos;
+pub mod size;
 pub mod unit;
 
 pub use clock::{Clock, Rng};
