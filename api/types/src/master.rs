@@ -137,6 +137,8 @@ pub struct VolumeRecord {
     pub epoch: Epoch,
     /// Node of the newest writer, while it is attached.
     pub attached: Option<NodeName>,
+    /// Node that may attach it, as CSI's `ControllerPublishVolume` settled. `None`: nobody has said.
+    pub published: Option<NodeName>,
     /// Its files.
     pub streams: VolumeStreams,
     /// Newest checkpoint.
