@@ -28,7 +28,7 @@ use std::time::Duration;
 /// Tries to record a root at the masters before the checkpoint counts as failed.
 const SET_ROOT_TRIES: u32 = 5;
 /// Index chunks below which their garbage doesn't matter.
-const INDEX_CHUNKS_MIN: u64 = 4;
+const INDEX_CHUNKS_MIN: u64 = 2;
 /// Most leaves that one checkpoint moves out of a mostly dead index chunk.
 const REWRITE_LEAVES_MAX: usize = 4096;
 /// Most chunks in one request to delete.
@@ -101,11 +101,10 @@ impl IndexChunks {
         dead.map(|(chunk, _)| *chunk).collect()
     }
 
-    /// The chunk that the next checkpoint should empty, once more than half of the index is garbage.
-    fn victim(&self) -> Option<ChunkId> {
-        let used: u64 = self.chunks.values().map(|usage| u64::from(usage.length)).sum();
+    /// The chunk that the next checkpoint should empty, once the chunks hold less than a third of what they could.
+    fn victim(&self, chunk_bytes: u32) -> Option<ChunkId> {
         let live: u64 = self.chunks.values().map(|usage| usage.live).sum();
-        if self.len() <= INDEX_CHUNKS_MIN || live * 2 >= used {
+        if self.len() <= INDEX_CHUNKS_MIN || live * 3 >= self.len() * u64::from(chunk_bytes) {
             return None;
         }
         let candidates = self.chunks.iter().filter(|(_, usage)| usage.sealed && usage.live > 0);
@@ -353,7 +352,7 @@ impl Inner {
         self.harvest_sealed();
         let (leaves, branches) = {
             let state = self.state.borrow();
-            let victim = state.index.victim()?;
+            let victim = state.index.victim(self.chunk_bytes)?;
             state.map.nodes_in(victim)
         };
         let leaves: Vec<u64> = leaves.into_iter().take(REWRITE_LEAVES_MAX).collect();

@@ -34,6 +34,15 @@ impl Usage {
         u64::from(self.length).saturating_sub(self.live_bytes())
     }
 
+    /// Emptying it frees something. Whoever is short of space counts what a chunk could hold, not what was written.
+    fn is_worth(&self, aim: Aim, chunk_bytes: u32) -> bool {
+        match aim {
+            Aim::Best => self.dead_bytes() > u64::from(self.length) / 8,
+            Aim::Cheapest => self.live_bytes() < u64::from(chunk_bytes) / 8 * 7,
+            Aim::Merge => self.length < chunk_bytes / 4,
+        }
+    }
+
     fn is_dead(&self, hot: LogPosition, cold: LogPosition) -> bool {
         let applied = if self.log == Log::Hot { hot } else { cold };
         let behind = self.index < applied.index || (self.index == applied.index && self.length <= applied.end);
@@ -149,23 +158,22 @@ impl Chunks {
         if self.used_bytes == 0 { 0.0 } else { self.dead_bytes() as f64 / self.used_bytes as f64 }
     }
 
-    /// The chunk that is best emptied next. `urgent`: the one that costs least to empty, else the one with the best ratio
-    /// of what it frees, and how long that is likely to last, to what it costs. Chunks that would hardly free
-    /// anything aren't worth it.
-    pub(crate) fn victim(&self, urgent: bool) -> Option<ChunkId> {
-        let worth = |usage: &Usage| {
-            usage.sealed
-                && usage.live > 0
-                && usage.not_before <= self.appended
-                && usage.dead_bytes() > u64::from(usage.length) / if urgent { 32 } else { 8 }
-        };
+    /// The chunk that is best emptied next, of those worth it.
+    pub(crate) fn victim(&self, aim: Aim, chunk_bytes: u32) -> Option<ChunkId> {
         let score = |usage: &Usage| {
             let live = usage.live_bytes() as f64 / f64::from(usage.length.max(1));
-            let age = if urgent { 1.0 } else { 1.0 + (self.appended - usage.touched) as f64 };
-            (1.0 - live) * age / (1.0 + live)
+            let age = 1.0 + (self.appended - usage.touched) as f64;
+            if aim == Aim::Best { (1.0 - live) * age / (1.0 + live) } else { -(usage.live_bytes() as f64) }
         };
+        let worth = |usage: &&Usage| usage.sealed && usage.live > 0 && usage.not_before <= self.appended;
+        let worth = |usage: &&Usage| worth(usage) && usage.is_worth(aim, chunk_bytes);
         let candidates = self.chunks.iter().filter(|(_, usage)| worth(usage));
         candidates.max_by(|a, b| score(a.1).total_cmp(&score(b.1)).then(b.0.cmp(a.0))).map(|(chunk, _)| *chunk)
+    }
+
+    /// Sealed chunks that are far from full: openings and failures leave them behind.
+    fn short(&self, chunk_bytes: u32) -> usize {
+        self.chunks.values().filter(|usage| usage.sealed && usage.is_worth(Aim::Merge, chunk_bytes)).count()
     }
 
     /// Chunks that nothing in the map of now refers to and that lie wholly before these places of the logs: once a
@@ -182,20 +190,35 @@ impl Chunks {
     }
 }
 
-/// How hard reclaim works.
+/// Which chunk reclaim takes next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Aim {
+    /// The best ratio of what it frees, and how long that is likely to last, to what it costs.
+    Best,
+    /// Least live: space is needed now.
+    Cheapest,
+    /// Chunks that hold hardly anything: there are too many of them.
+    Merge,
+}
+
+/// How hard reclaim works, and at what.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Pace {
     /// 0: not at all; 1: at full speed.
     pub(crate) urgency: f64,
-    /// Take the cheapest chunk rather than the best in the long run.
-    pub(crate) urgent: bool,
+    pub(crate) aim: Aim,
 }
+
+/// Short chunks that don't matter.
+const SHORT_CHUNKS_MAX: usize = 16;
+/// Urgency of work that has time.
+const URGENCY_MIN: f64 = 0.05;
 
 /// How hard reclaim is to work. `starved`: a write found no space.
 pub(crate) fn pace(chunks: &Chunks, chunk_bytes: u32, space: Option<PoolSpace>, starved: bool, config: &Config) -> Pace {
     let free = space.map(PoolSpace::free_share);
     if starved || free.is_some_and(|free| free < config.pool_free_short) {
-        return Pace { urgency: 1.0, urgent: true };
+        return Pace { urgency: 1.0, aim: Aim::Cheapest };
     }
     let limit = if free.is_some_and(|free| free >= config.pool_free_plenty) {
         config.garbage_share_plenty
@@ -204,11 +227,12 @@ pub(crate) fn pace(chunks: &Chunks, chunk_bytes: u32, space: Option<PoolSpace>, 
     };
     let excess = chunks.garbage_share() - limit;
     // Open chunks and the youngest ones are never worth moving: a small volume would copy itself round and round.
-    if excess <= 0.0 || chunks.dead_bytes() < 3 * u64::from(chunk_bytes) {
-        return Pace { urgency: 0.0, urgent: false };
+    if excess > 0.0 && chunks.dead_bytes() >= 3 * u64::from(chunk_bytes) {
+        let urgency = (excess / config.garbage_share_slack.max(f64::EPSILON)).clamp(URGENCY_MIN, 1.0);
+        return Pace { urgency, aim: Aim::Best };
     }
-    let urgency = (excess / config.garbage_share_slack.max(f64::EPSILON)).clamp(0.05, 1.0);
-    Pace { urgency, urgent: urgency >= 1.0 }
+    let urgency = if chunks.short(chunk_bytes) > SHORT_CHUNKS_MAX { URGENCY_MIN } else { 0.0 };
+    Pace { urgency, aim: Aim::Merge }
 }
 
 /// How long a foreground write is held back so that reclaim keeps up: nothing until reclaim is at full speed, then more

@@ -11,6 +11,8 @@ mod config;
 mod error;
 mod leaves;
 mod map;
+#[cfg(test)]
+mod model;
 mod open;
 mod read;
 mod reclaim;

@@ -218,9 +218,11 @@ impl Inner {
         Ok(())
     }
 
-    fn replayed(&self, position: Position) {
+    fn replayed(&self, log: Log, position: Position) {
         let bytes = u64::from(position.end - position.offset);
         let mut state = self.state.borrow_mut();
+        let tail = if log == Log::Hot { &mut state.hot } else { &mut state.cold };
+        tail.position = LogPosition { index: position.index, end: position.end };
         state.log_bytes += bytes;
         state.stats.replayed_bytes += bytes;
     }
@@ -229,7 +231,7 @@ impl Inner {
         let from = self.state.borrow().hot.position;
         self.tail(records, from, async |position, trailer| {
             let Trailer::Hot { sequence, records } = trailer else { return Err(damaged("a foreign unit stands in the hot log")) };
-            self.replayed(position);
+            self.replayed(Log::Hot, position);
             // A unit may stand twice, or have failed before the checkpoint: it counts once, at its own place.
             if sequence <= self.state.borrow().hot.sequence {
                 return Ok(());
@@ -250,7 +252,7 @@ impl Inner {
             let Trailer::Cold { sequence, records } = trailer else {
                 return Err(damaged("a foreign unit stands in the cold log"));
             };
-            self.replayed(position);
+            self.replayed(Log::Cold, position);
             if sequence <= self.state.borrow().cold.sequence {
                 return Ok(());
             }

@@ -5,6 +5,7 @@
 //! or the copy, and a root that knows which.
 
 use crate::BlockError;
+use crate::chunks::Aim;
 use crate::error::block_error;
 use crate::leaves::Pins;
 use crate::map::{Location, leaf_of};
@@ -33,9 +34,14 @@ pub(crate) async fn run(inner: Rc<Inner>) {
         let (pace, victim, empty) = {
             let state = inner.state.borrow();
             let pace = inner.pace(&state);
-            (pace, state.chunks.victim(pace.urgent), state.chunks.empty_bytes(state.hot.position, state.cold.position))
+            (
+                pace,
+                state.chunks.victim(pace.aim, inner.chunk_bytes),
+                state.chunks.empty_bytes(state.hot.position, state.cold.position),
+            )
         };
-        let enough = if pace.urgent { 1 } else { EMPTY_CHUNKS * u64::from(inner.chunk_bytes) };
+        let urgent = pace.aim == Aim::Cheapest;
+        let enough = if urgent { 1 } else { EMPTY_CHUNKS * u64::from(inner.chunk_bytes) };
         if pace.urgency > 0.0 && (empty >= enough || (victim.is_none() && empty > 0)) {
             // Waited for, or the same garbage would be fought twice.
             if !inner.checkpoint_of_now().await {
@@ -50,7 +56,7 @@ pub(crate) async fn run(inner: Rc<Inner>) {
                     inner.rest().await;
                 }
             }
-            None if pace.urgent => {
+            None if urgent => {
                 inner.state.borrow_mut().chunks.unskip();
                 inner.rest().await;
             }

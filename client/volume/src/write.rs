@@ -1,7 +1,7 @@
 //! Writes, discards and flushes: through the door, into the sequencer, out of the stream, into the map.
 
 use crate::BlockError;
-use crate::chunks::{Pace, pace, write_delay};
+use crate::chunks::{Aim, Pace, pace, write_delay};
 use crate::error::block_error;
 use crate::leaves::{Pins, leaves_of};
 use crate::map::BRANCH_BLOCKS;
@@ -369,8 +369,8 @@ impl Inner {
         let state = self.state.borrow();
         let now = self.clock.now();
         let waited = now.saturating_sub(since.max(state.freed_at));
-        let can_help =
-            state.chunks.victim(true).is_some() || state.chunks.empty_bytes(state.hot.position, state.cold.position) > 0;
+        let can_help = state.chunks.victim(Aim::Cheapest, self.chunk_bytes).is_some()
+            || state.chunks.empty_bytes(state.hot.position, state.cold.position) > 0;
         let patience = if can_help { self.config.no_space_patience } else { self.config.no_space_patience / 8 };
         waited >= patience
     }

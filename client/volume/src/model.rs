@@ -1,0 +1,5 @@
+//! The whole volume against a plain model, on streams that fail in every way their contract allows.
+
+mod fake;
+mod life;
+mod runs;

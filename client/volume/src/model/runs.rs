@@ -1,0 +1,101 @@
+//! Many lives from many seeds.
+
+use super::fake::{Dice, Faults, World};
+use super::life::{End, Life, Model, open};
+use crate::BlockDevice;
+use crate::Config;
+use api_types::Rng;
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::LocalSet;
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+}
+
+fn config(dice: &Dice) -> Config {
+    Config {
+        in_flight_units_max: 1 + dice.below(6) as usize,
+        queued_bytes_max: (1 + dice.below(8)) << 20,
+        leaf_bytes_max: 4096 * (2 + dice.below(20)),
+        checkpoint_log_bytes: (1 + dice.below(6)) << 20,
+        checkpoint_every: Duration::from_millis(500 + dice.below(20_000)),
+        no_space_patience: Duration::from_secs(4),
+        reclaim_units_max: 1 + dice.below(4) as usize,
+        ..Config::default()
+    }
+}
+
+/// Frees and fills what a full pool held; then writes must pass again.
+async fn recover_from_full(life: &mut Life) {
+    let volume = open(&life.world, &life.config).await.expect("it opens");
+    for (first, length) in life.areas.clone() {
+        volume.discard(first * 4096, length * 4096).await.expect("a discard needs no space");
+        life.model.forget(first, length);
+    }
+    life.check_all(&volume).await;
+    life.may_fail = false;
+    life.overwrite(&volume, 64, 80).await;
+    life.check_all(&volume).await;
+    volume.close().await.expect("it closes");
+}
+
+/// A run of several lives; `capacity` of the pool in chunks of 1 MiB.
+fn run(seed: u64, faults: Faults, capacity: usize) {
+    let dice = Dice::new(seed);
+    let size_bytes = 3u64 << 30;
+    let world = World::new(seed, size_bytes, capacity);
+    world.faults.set(faults);
+    let areas = vec![(0, 700), (262_000, 300), (500_000 + dice.below(100_000), 200)];
+    let may_fail = faults.append_fails > 0 || capacity < 16;
+    let mut life = Life { world, config: config(&dice), dice, areas, model: Model::default(), may_fail };
+    let runtime = runtime();
+    for _ in 0..2 + life.dice.below(4) {
+        let end = [End::Crash, End::Crash, End::Close, End::Takeover][life.dice.below(4) as usize];
+        let steps = 1 + life.dice.below(30);
+        // The set is dropped with all its tasks: that is the crash.
+        runtime.block_on(LocalSet::new().run_until(life.live(steps, end)));
+    }
+    life.world.faults.set(Faults::default());
+    if capacity < 16 {
+        runtime.block_on(LocalSet::new().run_until(recover_from_full(&mut life)));
+    }
+    runtime.block_on(LocalSet::new().run_until(async {
+        let volume = open(&life.world, &life.config).await.expect("it opens");
+        life.check_all(&volume).await;
+        volume.close().await.expect("it closes");
+        let again = open(&life.world, &life.config).await.expect("it opens");
+        assert_eq!(again.stats().replayed_bytes, 0, "a clean close leaves nothing to replay");
+        life.check_all(&again).await;
+    }));
+}
+
+fn runs(default: u64) -> std::ops::Range<u64> {
+    let setting = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let first = setting("BASALT_VOLUME_SEED").unwrap_or(1);
+    first..first + setting("BASALT_VOLUME_RUNS").unwrap_or(default)
+}
+
+#[test]
+fn any_history_with_crashes_and_takeovers_reads_back_as_the_model() {
+    for seed in runs(150) {
+        eprintln!("seed {seed}");
+        run(seed, Faults { append_fails: 0, chunk_left: 20, answer_lost: 5 }, 64);
+    }
+}
+
+#[test]
+fn appends_that_fail_and_are_found_again_never_break_the_order() {
+    for seed in runs(100) {
+        eprintln!("seed {seed}");
+        run(seed, Faults { append_fails: 15, chunk_left: 10, answer_lost: 3 }, 64);
+    }
+}
+
+#[test]
+fn a_pool_that_runs_full_refuses_writes_and_loses_nothing() {
+    for seed in runs(80) {
+        eprintln!("seed {seed}");
+        run(seed, Faults { append_fails: 0, chunk_left: 50, answer_lost: 10 }, 10 + (seed % 6) as usize);
+    }
+}
