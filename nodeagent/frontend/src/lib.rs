@@ -22,6 +22,7 @@ mod buffer;
 mod errno;
 mod front_end;
 mod fuse;
+mod holder;
 mod loop_fuse;
 mod nbd;
 mod ranges;
@@ -29,5 +30,5 @@ mod spawn;
 pub mod testing;
 
 pub use front_end::{Answered, Attachment, Context, FrontEnd, FrontEndError, Kind, Observer, Op, Spec, Unobserved};
-pub use loop_fuse::{FoundAttachment, FoundState, HolderCommand, LoopFuse, adopt, cleanup_orphans, run_holder};
+pub use loop_fuse::{FoundAttachment, FoundState, HolderCommand, LoopFuse, abandon, adopt, cleanup_orphans, run_holder};
 pub use nbd::{Nbd, NbdOptions};

@@ -28,6 +28,7 @@ struct Inner {
     size: Cell<u64>,
     failure: RefCell<Option<BlockError>>,
     held: Cell<bool>,
+    waiting: Cell<u32>,
     released: Notify,
     discarded: Cell<u64>,
     zeroed: Cell<u64>,
@@ -59,6 +60,7 @@ impl MemoryBlock {
             size: Cell::new(size),
             failure: RefCell::new(None),
             held: Cell::new(false),
+            waiting: Cell::new(0),
             released: Notify::new(),
             discarded: Cell::new(0),
             zeroed: Cell::new(0),
@@ -94,6 +96,12 @@ impl MemoryBlock {
         if !held {
             self.0.released.notify_waiters();
         }
+    }
+
+    /// Requests that are held.
+    #[must_use]
+    pub fn waiting(&self) -> u32 {
+        self.0.waiting.get()
     }
 
     /// Bytes written, discarded and zeroed so far.
@@ -140,7 +148,9 @@ impl Inner {
             if !self.held.get() {
                 break;
             }
+            self.waiting.set(self.waiting.get() + 1);
             released.await;
+            self.waiting.set(self.waiting.get() - 1);
         }
         if let Some(failure) = &*self.failure.borrow() {
             return Err(failure.clone());
