@@ -1,16 +1,18 @@
-//! The asynchronous shell around the core.
+//! The door: opening a store and asking it.
 
+use crate::mount::mount;
 use crate::observe::{NoObserver, Observer};
+use crate::shell::{RestoreWriter, Shell};
 use crate::superblock::Superblock;
 use api_types::chunk::{ChunkInfo, ChunkStore, Error, Request, Response, StoreStats};
 use api_types::unit::ChunkShape;
 use api_types::{ChunkId, Clock, ClusterId, DeviceId};
 use bytes::Bytes;
-use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use nodeagent_device::Device;
 use std::rc::Rc;
 use std::time::Duration;
+use tokio::task::JoinHandle;
 
 /// How to open a store.
 #[derive(Clone)]
@@ -138,87 +140,107 @@ pub struct Stats {
 /// had died, and nothing that was acknowledged is lost. Needs a tokio `LocalSet` around it.
 #[derive(Clone)]
 pub struct Engine {
-    superblock: Rc<Superblock>,
+    handle: Rc<Handle>,
+}
+
+/// What all clones share; its end is the store's end.
+struct Handle {
+    shell: Rc<Shell>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shell.stop();
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
 }
 
 impl Engine {
     /// Opens the store on a device: newer checkpoint, journal, ends of the chunks that were open. Those take no appends
     /// any more.
     pub async fn open(device: Rc<dyn Device>, clock: Rc<dyn Clock>, options: OpenOptions) -> Result<Engine, OpenError> {
-        let _ = (clock, options);
-        Err(OpenError::NotFormatted { name: device.info().name.clone() })
+        let mounted = mount(device.as_ref(), options.cluster).await?;
+        for damaged in &mounted.report.damaged {
+            tracing::warn!(device = %mounted.superblock.device, damaged, "damage was found at opening");
+        }
+        let shell = Shell::new(device, clock, options, mounted)?;
+        let tasks = shell.start();
+        let engine = Engine { handle: Rc::new(Handle { shell, tasks }) };
+        engine.handle.shell.warm_up().await;
+        Ok(engine)
     }
 
     /// Waits for what is under way, writes a checkpoint and stops. Later requests get an I/O error.
     pub async fn close(&self) -> Result<(), Error> {
-        Ok(())
+        self.handle.shell.close().await
     }
 
     /// What is written on the device.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
-        &self.superblock
+        &self.handle.shell.superblock
     }
 
     /// What opening found.
     #[must_use]
-    pub fn mount_report(&self) -> MountReport {
-        MountReport::default()
+    pub fn mount_report(&self) -> &MountReport {
+        &self.handle.shell.report
     }
 
     /// The store in figures.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        Stats::default()
+        self.handle.shell.stats()
     }
 
     /// Chunks with ids above `after`, ascending, at most `count`.
     #[must_use]
     pub fn infos(&self, after: ChunkId, count: usize) -> Vec<ChunkInfo> {
-        let _ = (after, count);
-        Vec::new()
+        self.handle.shell.infos(after, count)
     }
 
     /// Starts to bring a sealed chunk back from another copy. Refused when the chunk is here, whole ([`Error::Conflict`])
-    /// or open ([`Error::Busy`]: seal it first). A shorter copy here stays until the new one is whole. Space for all of it is
-    /// taken now.
+    /// or open ([`Error::Busy`]: seal it first), and while another restore of it runs ([`Error::Busy`]). A shorter copy here
+    /// stays until the new one is whole. Space for all of it is taken now.
     pub async fn restore(&self, shape: ChunkShape, final_length: u32) -> Result<Restore, Error> {
-        let _ = (shape, final_length);
-        Err(Error::Busy)
+        let writer = self.handle.shell.restore(shape, final_length).await?;
+        Ok(Restore { writer, _handle: Rc::clone(&self.handle) })
     }
 }
 
 impl ChunkStore for Engine {
     fn device(&self) -> DeviceId {
-        self.superblock.device
+        self.handle.shell.superblock.device
     }
 
     fn serve(&self, request: Request) -> LocalBoxFuture<'static, Result<Response, Error>> {
-        let _ = request;
-        async { Err(Error::Busy) }.boxed_local()
+        self.handle.shell.serve(request)
     }
 }
 
 /// A chunk being brought back. Dropped unfinished, it is as if it had never been begun.
 pub struct Restore {
-    written: u32,
+    writer: RestoreWriter,
+    /// A restore under way keeps the store.
+    _handle: Rc<Handle>,
 }
 
 impl Restore {
     /// How much has been written: where the next write must start.
     #[must_use]
     pub fn written(&self) -> u32 {
-        self.written
+        self.writer.written()
     }
 
-    /// Writes the next bytes of the chunk, any number of them that ends on the chunk's alignment.
+    /// Writes the next bytes of the chunk, any number of them that ends on the chunk's alignment. Bytes that don't verify
+    /// are refused ([`Error::Corrupt`] with the offset of the bad unit): drop it, and begin again from another copy.
     pub async fn write(&mut self, offset: u32, data: Bytes) -> Result<(), Error> {
-        let _ = (offset, data);
-        Err(Error::Busy)
+        self.writer.write(offset, data).await
     }
 
-    /// Makes it a sealed chunk, when all of it has been written and every unit verifies ([`Error::Corrupt`] else).
+    /// Makes it a sealed chunk, when all of it has been written and every unit verified.
     pub async fn finish(self) -> Result<ChunkInfo, Error> {
-        Err(Error::Busy)
+        self.writer.finish().await
     }
 }

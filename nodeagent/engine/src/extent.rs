@@ -133,7 +133,7 @@ pub(crate) struct TwoOwners(pub(crate) Run);
 
 impl FreeExtents {
     /// Everything of `extents` but what is `held`.
-    pub(crate) fn all_but(extents: u32, held: &mut Vec<Run>) -> Result<FreeExtents, TwoOwners> {
+    pub(crate) fn all_but(extents: u32, held: &mut [Run]) -> Result<FreeExtents, TwoOwners> {
         held.sort_unstable();
         let mut free = FreeExtents::default();
         let mut next = 0;
@@ -189,6 +189,16 @@ impl FreeExtents {
             self.insert(Run { start: run.end(), count: around.end() - run.end() });
         }
         true
+    }
+
+    /// The first part of a run that is free.
+    pub(crate) fn free_part(&self, run: Run) -> Option<Run> {
+        let before = self.by_start.range(..=run.start).next_back();
+        let after = self.by_start.range(run.start..run.end()).next();
+        [before, after].into_iter().flatten().find_map(|(start, count)| {
+            let (first, end) = (run.start.max(*start), run.end().min(start + count));
+            (first < end).then(|| Run { start: first, count: end - first })
+        })
     }
 
     /// Gives a run back, joined with its neighbours.

@@ -1,11 +1,17 @@
 //! Making a device ours.
 
+use crate::checkpoint::Checkpoint;
+use crate::image::Image;
 use crate::inspect::{Contents, InspectError, inspect};
-use crate::superblock::{Layout, SUPERBLOCK_AT, Superblock};
+use crate::shell::write_region;
+use crate::superblock::{Layout, SUPERBLOCK_AT, SUPERBLOCK_BYTES, Superblock};
 use api_types::{ClusterId, DeviceId, QosClass, Rng};
 use bytes::Bytes;
 use nodeagent_device::{Device, Durability, Write};
 use std::rc::Rc;
+
+/// So much is zeroed at both ends of the device.
+const WIPE_BYTES: u64 = 256 << 10;
 
 /// How to format.
 #[derive(Clone)]
@@ -104,11 +110,22 @@ pub async fn format(device: Rc<dyn Device>, options: FormatOptions, rng: &dyn Rn
     Ok(superblock)
 }
 
-/// The superblock comes last: until then the device is none of ours.
+/// Checkpoints first, superblock last: until then the device is none of ours.
 async fn write_store(device: &dyn Device, superblock: &Superblock) -> std::io::Result<()> {
     let write = |offset: u64, data: Bytes| {
         device.write(Write { offset, data, durability: Durability::Durable, qos: QosClass::Foreground })
     };
+    // What could be taken for another store or a partition table at the ends of the device.
+    let tail_bytes = superblock.size_bytes.min(WIPE_BYTES);
+    let zeros = Bytes::from(vec![0; usize::try_from(WIPE_BYTES).unwrap_or(0)]);
+    write(0, zeros.clone()).await?;
+    write(SUPERBLOCK_AT[1], zeros.slice(..SUPERBLOCK_BYTES)).await?;
+    write(superblock.size_bytes - tail_bytes, zeros).await?;
+    for number in [1, 2] {
+        let checkpoint = Checkpoint { incarnation: 1, number, journal_from: 1 };
+        let bytes = Bytes::from(checkpoint.encode(superblock.device, &Image::default()));
+        write_region(device, superblock, number, bytes, || false).await?;
+    }
     for at in [SUPERBLOCK_AT[1], SUPERBLOCK_AT[0]] {
         write(at, Bytes::from(superblock.encode())).await?;
     }

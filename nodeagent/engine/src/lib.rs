@@ -15,10 +15,21 @@
 //! asynchronous shell that carries effects to the device and the journal. The engine has no clock, file or random
 //! source of its own. It never retries an I/O error and never looks into the bytes of a unit beyond their checksums.
 
+mod bytes_io;
+mod checkpoint;
+mod core;
 mod engine;
+mod extent;
 mod format;
+mod image;
 mod inspect;
+mod journal;
+mod mount;
 mod observe;
+mod poison;
+mod record;
+mod shell;
+mod space;
 mod superblock;
 
 pub use engine::{Engine, MountReport, OpenError, OpenOptions, Restore, Stats};

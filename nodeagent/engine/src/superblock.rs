@@ -72,7 +72,6 @@ impl Layout {
         })
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "used once floors are journaled"))]
     /// The most epoch floors that are sure to fit a checkpoint.
     pub(crate) fn floors_max(&self) -> usize {
         let rest = self.checkpoint_bytes - 4096 - u64::from(self.extents) * CHECKPOINT_BYTES_PER_EXTENT;

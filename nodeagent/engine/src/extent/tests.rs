@@ -36,10 +36,7 @@ fn a_range_that_crosses_a_border_lies_in_two_pieces_and_neighbours_are_one() {
     let chunk = runs(&[run(10, 1), run(20, 1), run(21, 2)]);
     let mib = u64::from(MIB);
     assert_eq!(chunk.pieces(0, 4096), [Piece { at: 10 * mib, bytes: 4096 }]);
-    assert_eq!(
-        chunk.pieces(MIB - 4096, 8192),
-        [Piece { at: 11 * mib - 4096, bytes: 4096 }, Piece { at: 20 * mib, bytes: 4096 }]
-    );
+    assert_eq!(chunk.pieces(MIB - 4096, 8192), [Piece { at: 11 * mib - 4096, bytes: 4096 }, Piece { at: 20 * mib, bytes: 4096 }]);
     assert_eq!(chunk.pieces(2 * MIB - 512, 1024), [Piece { at: 21 * mib - 512, bytes: 1024 }]);
     assert_eq!(chunk.pieces(4 * MIB - 512, 512), [Piece { at: 23 * mib - 512, bytes: 512 }]);
 }
@@ -56,7 +53,7 @@ fn shrinking_keeps_what_the_bytes_need_and_at_least_one_extent() {
 
 #[test]
 fn a_fragmented_device_gives_the_longest_run_it_has() {
-    let mut free = FreeExtents::all_but(16, &mut vec![run(0, 2), run(5, 1), run(10, 1)]).unwrap();
+    let mut free = FreeExtents::all_but(16, &mut [run(0, 2), run(5, 1), run(10, 1)]).unwrap();
     assert_eq!(free.total(), 12);
     assert_eq!(free.take(8), Some(run(11, 5)));
     assert_eq!(free.take(3), Some(run(2, 3)));
@@ -67,9 +64,9 @@ fn a_fragmented_device_gives_the_longest_run_it_has() {
 
 #[test]
 fn two_owners_of_one_extent_are_found() {
-    assert_eq!(FreeExtents::all_but(16, &mut vec![run(4, 4), run(7, 2)]).unwrap_err(), TwoOwners(run(7, 2)));
-    assert_eq!(FreeExtents::all_but(16, &mut vec![run(15, 2)]).unwrap_err(), TwoOwners(run(15, 2)));
-    let mut free = FreeExtents::all_but(16, &mut vec![run(4, 4)]).unwrap();
+    assert_eq!(FreeExtents::all_but(16, &mut [run(4, 4), run(7, 2)]).unwrap_err(), TwoOwners(run(7, 2)));
+    assert_eq!(FreeExtents::all_but(16, &mut [run(15, 2)]).unwrap_err(), TwoOwners(run(15, 2)));
+    let mut free = FreeExtents::all_but(16, &mut [run(4, 4)]).unwrap();
     assert_eq!(free.give(run(6, 4)), Err(TwoOwners(run(6, 4))));
     assert_eq!(free.give(run(3, 2)), Err(TwoOwners(run(3, 2))));
     assert_eq!(free.total(), 12);
@@ -79,7 +76,7 @@ proptest! {
     #[test]
     fn no_extent_is_ever_given_twice_or_lost(steps in prop::collection::vec((any::<bool>(), 1u32..20, any::<prop::sample::Index>()), 1..200)) {
         const EXTENTS: u32 = 128;
-        let mut free = FreeExtents::all_but(EXTENTS, &mut Vec::new()).unwrap();
+        let mut free = FreeExtents::all_but(EXTENTS, &mut []).unwrap();
         let mut held: Vec<Run> = Vec::new();
         for (take, want, index) in steps {
             if take {
