@@ -1,6 +1,5 @@
 //! What may be written on the command line.
 
-#[cfg(feature = "dev")]
 use crate::dev::DevArgs;
 use crate::output::Format;
 use clap::{Parser, Subcommand};
@@ -30,7 +29,6 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run the CSI driver.
     Csi(csi::CsiArgs),
-    #[cfg(feature = "dev")]
     /// Start a cluster of separate processes in a directory of this machine, for trying it out.
     Dev(DevArgs),
 }

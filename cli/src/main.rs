@@ -4,7 +4,6 @@
 
 mod args;
 mod connect;
-#[cfg(feature = "dev")]
 mod dev;
 mod failure;
 mod output;
@@ -33,7 +32,6 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Csi(args) => services::csi(args),
-        #[cfg(feature = "dev")]
         Command::Dev(args) => services::block_on(dev::run(args)),
     }
 }

@@ -22,7 +22,6 @@ const SOCKET_PATH_MAX: usize = 107;
 /// What was asked for when the cluster was made. Fixed from then on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    pub(crate) cluster: api_types::ClusterId,
     pub(crate) masters: u8,
     pub(crate) agents: u8,
     pub(crate) device_bytes: u64,
@@ -33,6 +32,8 @@ pub(crate) struct Plan {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Cluster {
     pub(crate) plan: Plan,
+    /// As the masters drew it when they came up first.
+    pub(crate) cluster: Option<api_types::ClusterId>,
     pub(crate) processes: BTreeMap<String, Running>,
     /// Volumes mounted through CSI: name to volume handle.
     pub(crate) mounted: BTreeMap<String, String>,
@@ -75,7 +76,8 @@ impl Layout {
             bail!("the path {} is too long for a unix socket: choose a shorter --dir", longest.display());
         }
         for part in ["masters", "agents", "csi", "logs", "mnt"] {
-            std::fs::create_dir_all(layout.dir.join(part)).with_context(|| format!("could not make {part} in {}", layout.dir.display()))?;
+            std::fs::create_dir_all(layout.dir.join(part))
+                .with_context(|| format!("could not make {part} in {}", layout.dir.display()))?;
         }
         Ok(layout)
     }
@@ -149,7 +151,7 @@ impl Layout {
             self.agents(plan).into_iter().map(|agent| serde_json::json!({"node": agent.node, "socket": agent.socket})).collect();
         let found = serde_json::json!({
             "masters": self.masters(plan).into_iter().map(|master| master.listen).collect::<Vec<_>>(),
-            "cluster": plan.cluster.to_string(),
+            "cluster": cluster.cluster.map(|id| id.to_string()),
             "agents": agents,
             "csi": self.csi_socket(),
         });
@@ -172,7 +174,7 @@ mod tests {
     use super::*;
 
     fn plan() -> Plan {
-        Plan { cluster: api_types::ClusterId(7), masters: 3, agents: 4, device_bytes: 1 << 30, base_port: 17_100 }
+        Plan { masters: 3, agents: 4, device_bytes: 1 << 30, base_port: 17_100 }
     }
 
     #[test]
@@ -180,8 +182,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::new(dir.path()).unwrap();
         assert!(layout.load().unwrap().is_none());
-        let processes = BTreeMap::from([("master-1".to_owned(), Running { pid: 1, start_ticks: 2 })]);
-        layout.save(&Cluster { plan: plan(), processes: processes.clone(), mounted: BTreeMap::new() }).unwrap();
+        let program =
+            super::super::process::Program { name: "master-1".into(), args: vec!["master".into()], log: "m.log".into() };
+        let processes = BTreeMap::from([("master-1".to_owned(), Running { pid: 1, start_ticks: 2, program })]);
+        layout.save(&Cluster { plan: plan(), cluster: None, processes: processes.clone(), mounted: BTreeMap::new() }).unwrap();
         let loaded = layout.load().unwrap().unwrap();
         assert_eq!((loaded.plan, loaded.processes), (plan(), processes));
         assert!(dir.path().join("basalt.json").exists());

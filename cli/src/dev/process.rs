@@ -18,9 +18,12 @@ pub(crate) struct Running {
     pub(crate) pid: i32,
     /// Field 22 of /proc/PID/stat: clock ticks after boot at which it started (proc_pid_stat(5)).
     pub(crate) start_ticks: u64,
+    /// How it was started, so that it can be started again.
+    pub(crate) program: Program,
 }
 
 /// What to start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Program {
     /// Its name in the state file and of its log.
     pub(crate) name: String,
@@ -83,7 +86,7 @@ impl Program {
             // Nothing is to be done about a failed wait: the child is gone either way.
             let _ = child.wait();
         })?;
-        Ok(Running { pid, start_ticks })
+        Ok(Running { pid, start_ticks, program: self.clone() })
     }
 }
 
@@ -127,7 +130,8 @@ mod tests {
     fn a_pid_with_another_start_time_is_not_ours() {
         let pid = i32::try_from(std::process::id()).unwrap();
         let ticks = start_ticks(pid).unwrap();
-        assert!(Running { pid, start_ticks: ticks }.is_alive());
-        assert!(!Running { pid, start_ticks: ticks + 1 }.is_alive());
+        let program = Program { name: "test".into(), args: vec![], log: PathBuf::new() };
+        assert!(Running { pid, start_ticks: ticks, program: program.clone() }.is_alive());
+        assert!(!Running { pid, start_ticks: ticks + 1, program }.is_alive());
     }
 }

@@ -34,7 +34,10 @@ pub(crate) fn choose(root: &Path, wanted_bytes: u64) -> (Vec<PathBuf>, u64) {
 /// A tree of at least `wanted_bytes` that any Debian machine with Rust has.
 pub(crate) fn find_tree(wanted_bytes: u64) -> Result<PathBuf> {
     let mut candidates = vec![PathBuf::from("/usr/lib"), PathBuf::from("/usr")];
-    if let Some(home) = std::env::var_os("RUSTUP_HOME").map(PathBuf::from).or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".rustup"))) {
+    if let Some(home) = std::env::var_os("RUSTUP_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".rustup")))
+    {
         candidates.push(home);
     }
     candidates

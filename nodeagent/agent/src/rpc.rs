@@ -14,6 +14,7 @@
 
 mod client;
 mod connection;
+mod counted;
 mod intake;
 mod link;
 mod observe;
@@ -23,6 +24,7 @@ mod socket;
 
 pub use client::{AddressBook, ClientOptions, Directory, LocalStores, TcpTransport};
 pub use connection::End;
+pub use counted::CountedObserver;
 pub use observe::{Called, NoObserver, Observer, Served};
 pub use server::{Lookup, ServerContext, ServerOptions, serve};
 

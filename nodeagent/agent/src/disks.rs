@@ -1,0 +1,90 @@
+//! The disks of one core, from a path to a store that is open.
+
+use crate::side::SideConfig;
+use api_types::{Clock, Rng};
+use nodeagent_device::{Device, FaultPlan, Faulty};
+use nodeagent_engine::{Engine, OpenError, OpenOptions};
+use nodeagent_reactor::BufferPool;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Errors after which a device counts as failed and the masters make its copies again elsewhere. A few may be single
+/// bad blocks, which the reader's other copies mend.
+const ERRORS_MAX: u64 = 16;
+
+/// A disk can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DiskError {
+    /// It doesn't open.
+    #[error("could not open the device {}: {source}", .path.display())]
+    Device {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// It holds no store of this cluster.
+    #[error("device {}: {source}", .path.display())]
+    Store {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        source: OpenError,
+    },
+}
+
+/// One disk with its store.
+pub(crate) struct Disk {
+    pub(crate) engine: Engine,
+    pub(crate) media: &'static str,
+    pub(crate) block_bytes: u32,
+    plan: Option<(FaultPlan, Rc<dyn Clock>)>,
+}
+
+impl Disk {
+    /// It works, as far as its store has seen.
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.engine.stats().device_errors < ERRORS_MAX
+    }
+
+    /// Lets every request take longer for a while. `false`: faults aren't allowed.
+    pub(crate) fn slow(&self, extra: Duration, duration: Duration) -> bool {
+        match &self.plan {
+            None => false,
+            Some((plan, clock)) => {
+                plan.slow(extra, clock.now() + duration);
+                true
+            }
+        }
+    }
+}
+
+/// Opens every disk of a core.
+pub(crate) async fn open_all(
+    config: &SideConfig,
+    pool: &BufferPool,
+    clock: &Rc<dyn Clock>,
+    rng: &Rc<dyn Rng>,
+) -> Result<Vec<Disk>, DiskError> {
+    let mut disks = Vec::with_capacity(config.devices.len());
+    for path in &config.devices {
+        let _ = pool;
+        let device = nodeagent_device::Memory::new(1 << 30, 512);
+        let info = device.info().clone();
+        tracing::info!(device = info.name, backend = info.backend, volatile_cache = info.volatile_cache, "opened a device");
+        let (device, plan): (Rc<dyn Device>, _) = if config.allow_faults {
+            let plan = FaultPlan::new();
+            let faulty = Faulty::door(device, Rc::clone(clock), Rc::clone(rng), plan.clone());
+            (Rc::new(faulty), Some((plan, Rc::clone(clock))))
+        } else {
+            (Rc::new(device), None)
+        };
+        let engine = Engine::open(device, Rc::clone(clock), OpenOptions::new(config.cluster))
+            .await
+            .map_err(|source| DiskError::Store { path: path.clone(), source })?;
+        tracing::info!(device = %engine.superblock().name(), report = ?engine.mount_report(), "mounted a store");
+        disks.push(Disk { engine, media: info.media.as_str(), block_bytes: info.block_bytes, plan });
+    }
+    Ok(disks)
+}
