@@ -1,18 +1,32 @@
-//! The CSI driver.
+//! The CSI driver: a claim becomes a volume at the masters, and a volume becomes a mounted filesystem, or a block
+//! device, under a pod.
+//!
+//! Contract: the controller holds no state and asks the masters ([`control_plane::ControlPlane`]); the node service
+//! believes only the kernel's table of mounts and the agent ([`agent::Agent`]), works on the machine through
+//! [`host::Host`], and never makes a filesystem over anything. Every call is idempotent, bounded in time, and alone on
+//! its volume. Every error has its code in one table, [`error`].
+//!
+//! What this crate never does: talk to the Kubernetes API, or move a byte of data.
 
-/// Flags of `basalt csi`.
-#[derive(Debug, Clone, clap::Args)]
-pub struct CsiArgs {
-    /// Socket to serve on, as unix:///path.
-    #[arg(long, env = "CSI_ENDPOINT", default_value = "unix:///run/basalt/csi.sock")]
-    pub endpoint: String,
-}
+pub mod agent;
+pub mod capability;
+pub mod content;
+pub mod control_plane;
+pub mod controller;
+pub mod error;
+pub mod host;
+pub mod identity;
+mod mount_flags;
+pub mod mounts;
+pub mod node;
+pub mod parameters;
+mod pending;
+pub mod proto;
+pub mod record;
+mod serve;
+mod sizes;
+mod tool;
+mod topology;
 
-/// Why the driver stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {}
-
-/// Serves until a signal ends it.
-pub async fn run(_args: CsiArgs) -> Result<(), RunError> {
-    Ok(())
-}
+pub use identity::DRIVER_NAME;
+pub use serve::{CsiArgs, Mode, RunError, Services, run, run_controller, run_node, serve};

@@ -28,8 +28,9 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let (number, factor) = UNITS
         .iter()
         .find_map(|(suffix, factor)| Some((text.strip_suffix(suffix)?, *factor)))
-        .unwrap_or((text.strip_suffix('B').unwrap_or(text), 1));
-    let (whole, fraction) = number.trim_end().split_once('.').unwrap_or((number.trim_end(), ""));
+        .unwrap_or_else(|| (text.strip_suffix('B').unwrap_or(text), 1));
+    let number = number.trim_end();
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let is_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
     if whole.is_empty() || whole.len() > 19 || fraction.len() > 9 || !is_digits(whole) || !is_digits(fraction) {
         return Err(fail());
