@@ -21,7 +21,7 @@ use api_types::{ChunkId, QosClass, StreamId};
 use bytes::Bytes;
 use client_stream::{Error as StreamError, Position};
 use futures::channel::oneshot;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -101,14 +101,33 @@ impl IndexChunks {
         dead.map(|(chunk, _)| *chunk).collect()
     }
 
-    /// The chunk that the next checkpoint should empty, once the chunks hold less than a third of what they could.
-    fn victim(&self, chunk_bytes: u32) -> Option<ChunkId> {
+    /// The chunks that the next checkpoint should empty, once all of them hold less than a third of what they could: those
+    /// with the least in them, as much as fits one unit.
+    fn victims(&self, chunk_bytes: u32) -> BTreeSet<ChunkId> {
         let live: u64 = self.chunks.values().map(|usage| usage.live).sum();
         if self.len() <= INDEX_CHUNKS_MIN || live * 3 >= self.len() * u64::from(chunk_bytes) {
-            return None;
+            return BTreeSet::new();
         }
-        let candidates = self.chunks.iter().filter(|(_, usage)| usage.sealed && usage.live > 0);
-        candidates.min_by_key(|(chunk, usage)| (usage.live, **chunk)).map(|(chunk, _)| *chunk)
+        let sealed = self.chunks.iter().filter(|(_, usage)| usage.sealed && usage.live > 0);
+        let mut candidates: Vec<(u64, ChunkId)> = sealed.map(|(chunk, usage)| (usage.live, *chunk)).collect();
+        candidates.sort_unstable();
+        let mut room = u64::from(UNIT_DATA_BYTES_MAX);
+        let fits = |(live, _): &(u64, ChunkId)| {
+            // The first one always does.
+            let fits = room == u64::from(UNIT_DATA_BYTES_MAX) || *live <= room;
+            room = room.saturating_sub(*live);
+            fits
+        };
+        candidates.into_iter().take_while(fits).map(|(_, chunk)| chunk).collect()
+    }
+
+    /// After an open, when no chunk has a writer any more: what the root needs nothing of.
+    fn condemn_unused(&mut self, stream: StreamId) {
+        let unused: Vec<ChunkId> = self.chunks.iter().filter(|(_, usage)| usage.live == 0).map(|(chunk, _)| *chunk).collect();
+        for chunk in unused {
+            self.chunks.remove(&chunk);
+            self.condemned.push((stream, chunk));
+        }
     }
 }
 
@@ -125,6 +144,7 @@ struct Snapshot {
 
 /// Writes checkpoints when they are due, for as long as the volume is open.
 pub(crate) async fn run(inner: Rc<Inner>) {
+    inner.delete_condemned().await;
     while inner.is_running() && !inner.is_done() {
         match inner.due_in() {
             Some(Duration::ZERO) => {
@@ -152,7 +172,7 @@ pub(crate) async fn run(inner: Rc<Inner>) {
 pub(crate) async fn checkpoint(inner: &Rc<Inner>) -> Result<(), StreamError> {
     let _one = inner.checkpointing.lock().await;
     // Kept in memory until the freeze has them, or the effort to move them would be lost.
-    let pins = inner.empty_an_index_chunk().await;
+    let pins = inner.empty_index_chunks().await;
     let mut snapshot = inner.freeze();
     drop(pins);
     let result = inner.write_checkpoint(&mut snapshot).await;
@@ -313,6 +333,9 @@ impl Inner {
             index.condemned.push((self.names.index, chunk));
         }
         state.map.shrink(self.config.leaf_bytes_max / LEAF_BYTES);
+        if state.failed_sequence <= snapshot.hot.sequence {
+            state.failed_sequence = 0;
+        }
         state.log_bytes -= snapshot.log_bytes;
         // What changed while this was written has been dirty since its start at the earliest.
         let changed = state.log_bytes > 0 || state.map.dirty() > 0;
@@ -347,15 +370,21 @@ impl Inner {
         self.wake_reclaim.notify_one();
     }
 
-    /// Makes the next checkpoint write anew what lives in the deadest index chunk, when the index is mostly garbage.
-    async fn empty_an_index_chunk(self: &Rc<Self>) -> Option<Pins> {
+    /// Makes the next checkpoint write anew what lives in mostly dead index chunks.
+    async fn empty_index_chunks(self: &Rc<Self>) -> Option<Pins> {
         self.harvest_sealed();
-        let (leaves, branches) = {
+        let (mut leaves, branches) = {
             let state = self.state.borrow();
-            let victim = state.index.victim(self.chunk_bytes)?;
-            state.map.nodes_in(victim)
+            let victims = state.index.victims(self.chunk_bytes);
+            if victims.is_empty() {
+                return None;
+            }
+            state.map.nodes_in(&victims)
         };
-        let leaves: Vec<u64> = leaves.into_iter().take(REWRITE_LEAVES_MAX).collect();
+        leaves.truncate(REWRITE_LEAVES_MAX);
+        if leaves.is_empty() && branches.is_empty() {
+            return None;
+        }
         // When one can't be read the others still move; the checkpoint itself must not fail for it.
         let pins = self.pin(leaves.clone(), QosClass::Reclaim).await.ok()?;
         let mut state = self.state.borrow_mut();
@@ -367,6 +396,17 @@ impl Inner {
         }
         drop(state);
         Some(pins)
+    }
+
+    /// Gives up, right after an open, what the last root needs nothing of: a crash came before it was deleted.
+    pub(crate) fn condemn_unused(&self) {
+        let mut state = self.state.borrow_mut();
+        let State { chunks, index, hot, cold, .. } = &mut *state;
+        for (log, chunk) in chunks.dead(hot.position, cold.position) {
+            chunks.remove(chunk);
+            index.condemned.push((self.stream_of(log), chunk));
+        }
+        index.condemn_unused(self.names.index);
     }
 
     /// Appends one unit to the index stream.

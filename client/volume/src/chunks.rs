@@ -4,7 +4,7 @@ use crate::map::Location;
 use crate::root::{Log, LogPosition};
 use crate::{Config, PoolSpace};
 use api_types::ChunkId;
-use api_types::limits::BLOCK_BYTES;
+use api_types::limits::{BLOCK_BYTES, UNIT_BYTES_MAX};
 use std::collections::BTreeMap;
 
 /// What is known of one chunk.
@@ -34,11 +34,13 @@ impl Usage {
         u64::from(self.length).saturating_sub(self.live_bytes())
     }
 
-    /// Emptying it frees something. Whoever is short of space counts what a chunk could hold, not what was written.
+    /// Emptying it frees something. Whoever is short of space counts a chunk that another unit would have fitted in: it
+    /// takes a place and could share one. A fuller one is as full as it gets, and moving it would go on for ever.
     fn is_worth(&self, aim: Aim, chunk_bytes: u32) -> bool {
+        let dead_is_over = |share: u64| self.dead_bytes() > u64::from(self.length) / share;
         match aim {
-            Aim::Best => self.dead_bytes() > u64::from(self.length) / 8,
-            Aim::Cheapest => self.live_bytes() < u64::from(chunk_bytes) / 8 * 7,
+            Aim::Best => dead_is_over(8),
+            Aim::Cheapest => dead_is_over(16) || self.length.saturating_add(UNIT_BYTES_MAX) <= chunk_bytes,
             Aim::Merge => self.length < chunk_bytes / 4,
         }
     }

@@ -12,9 +12,10 @@ mod node;
 pub(crate) use leaf::{LEAF_BLOCKS, LEAF_BYTES, Leaf, Location};
 pub(crate) use node::{NodePointer, decode_branch, encode_branch, put_pointers, take_pointers};
 
+use api_types::ChunkId;
 use node::BRANCH_LEAVES;
 use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 /// Blocks under one branch.
@@ -238,9 +239,9 @@ impl Map {
         self.dirty_leaves
     }
 
-    /// Nodes of the last checkpoint that stand in `chunk`: leaves, and branches.
-    pub(crate) fn nodes_in(&self, chunk: api_types::ChunkId) -> (Vec<u64>, Vec<u64>) {
-        let within = |pointer: &Option<NodePointer>| pointer.is_some_and(|pointer| pointer.chunk == chunk);
+    /// Nodes of the last checkpoint that stand in any of the chunks: leaves, and branches.
+    pub(crate) fn nodes_in(&self, chunks: &BTreeSet<ChunkId>) -> (Vec<u64>, Vec<u64>) {
+        let within = |pointer: &Option<NodePointer>| pointer.is_some_and(|pointer| chunks.contains(&pointer.chunk));
         let mut leaves = Vec::new();
         let mut branches = Vec::new();
         for (number, branch) in &self.branches {

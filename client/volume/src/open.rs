@@ -91,6 +91,7 @@ pub(crate) async fn open(
     if let Some(root) = volume.root {
         inner.load_root(root).await?;
     }
+    inner.condemn_unused();
     inner.replay_hot(&hot).await?;
     inner.replay_cold(&cold).await?;
     let options = |class, qos| WriterOptions {
@@ -119,6 +120,7 @@ fn fresh_state(config: &Config, qos: &api_types::master::QosLimits, clock: &dyn 
         next_request: 0,
         hot: LogState::default(),
         cold: LogState::default(),
+        failed_sequence: 0,
         next_cold: 0,
         log_bytes: 0,
         dirty_since: None,

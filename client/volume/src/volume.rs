@@ -77,6 +77,8 @@ pub(crate) struct State {
     /// Those who wait for a checkpoint of what is in the map now.
     pub(crate) checkpoint_waiters: Vec<oneshot::Sender<bool>>,
     pub(crate) space: Option<PoolSpace>,
+    /// The last unit of the hot log that failed since the last durable checkpoint; zero: none.
+    pub(crate) failed_sequence: u64,
     /// Sequence of the last unit sent to the cold stream.
     pub(crate) next_cold: u64,
     /// Since when writes find no space.

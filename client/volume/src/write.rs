@@ -199,7 +199,12 @@ impl Inner {
     }
 
     async fn forget_piece(self: &Rc<Self>, trace: Trace, first: u64, count: u32) -> Answer {
-        if self.state.borrow().map.leaves_in(first, u64::from(count)).is_empty() {
+        let nothing_there = {
+            let state = self.state.borrow();
+            // A unit that failed may still be found by a recovery: only a record after it, or a checkpoint, buries it.
+            state.failed_sequence == 0 && state.map.leaves_in(first, u64::from(count)).is_empty()
+        };
+        if nothing_there {
             return self.check_running();
         }
         // Empty leaves as well: one that fills up meanwhile must not leave the memory before this is applied.
@@ -275,7 +280,13 @@ impl Inner {
                     Err(error) => Outcome::Failed(block_error(&error)),
                 },
             };
-            inner.state.borrow_mut().sequencer.resolved(sequence, outcome);
+            {
+                let mut state = inner.state.borrow_mut();
+                if !matches!(outcome, Outcome::Written(_)) {
+                    state.failed_sequence = state.failed_sequence.max(sequence);
+                }
+                state.sequencer.resolved(sequence, outcome);
+            }
             inner.drive();
             inner.door.notify_waiters();
         });

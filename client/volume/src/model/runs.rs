@@ -42,6 +42,8 @@ async fn recover_from_full(life: &mut Life) {
 
 /// A run of several lives; `capacity` of the pool in chunks of 1 MiB.
 fn run(seed: u64, faults: Faults, capacity: usize) {
+    // Said when the run fails, and only then.
+    let _named = Named(seed);
     let dice = Dice::new(seed);
     let size_bytes = 3u64 << 30;
     let world = World::new(seed, size_bytes, capacity);
@@ -70,6 +72,17 @@ fn run(seed: u64, faults: Faults, capacity: usize) {
     }));
 }
 
+/// Names the seed of a run that panics.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("failed with BASALT_VOLUME_SEED={} BASALT_VOLUME_RUNS=1", self.0);
+        }
+    }
+}
+
 fn runs(default: u64) -> std::ops::Range<u64> {
     let setting = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let first = setting("BASALT_VOLUME_SEED").unwrap_or(1);
@@ -79,7 +92,6 @@ fn runs(default: u64) -> std::ops::Range<u64> {
 #[test]
 fn any_history_with_crashes_and_takeovers_reads_back_as_the_model() {
     for seed in runs(150) {
-        eprintln!("seed {seed}");
         run(seed, Faults { append_fails: 0, chunk_left: 20, answer_lost: 5 }, 64);
     }
 }
@@ -87,7 +99,6 @@ fn any_history_with_crashes_and_takeovers_reads_back_as_the_model() {
 #[test]
 fn appends_that_fail_and_are_found_again_never_break_the_order() {
     for seed in runs(100) {
-        eprintln!("seed {seed}");
         run(seed, Faults { append_fails: 15, chunk_left: 10, answer_lost: 3 }, 64);
     }
 }
@@ -95,7 +106,6 @@ fn appends_that_fail_and_are_found_again_never_break_the_order() {
 #[test]
 fn a_pool_that_runs_full_refuses_writes_and_loses_nothing() {
     for seed in runs(80) {
-        eprintln!("seed {seed}");
         run(seed, Faults { append_fails: 0, chunk_left: 50, answer_lost: 10 }, 10 + (seed % 6) as usize);
     }
 }
