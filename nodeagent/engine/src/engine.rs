@@ -203,9 +203,9 @@ impl Engine {
     /// Starts to bring a sealed chunk back from another copy. Refused when the chunk is here, whole ([`Error::Conflict`])
     /// or open ([`Error::Busy`]: seal it first), and while another restore of it runs ([`Error::Busy`]). A shorter copy here
     /// stays until the new one is whole. Space for all of it is taken now.
-    pub async fn restore(&self, shape: ChunkShape, final_length: u32) -> Result<Restore, Error> {
-        let writer = self.handle.shell.restore(shape, final_length).await?;
-        Ok(Restore { writer, _handle: Rc::clone(&self.handle) })
+    pub fn restore(&self, shape: ChunkShape, final_length: u32) -> LocalBoxFuture<'static, Result<Restore, Error>> {
+        let shell = Rc::clone(&self.handle.shell);
+        Box::pin(async move { Ok(Restore { writer: shell.restore(shape, final_length).await? }) })
     }
 }
 
@@ -219,11 +219,9 @@ impl ChunkStore for Engine {
     }
 }
 
-/// A chunk being brought back. Dropped unfinished, it is as if it had never been begun.
+/// A chunk being brought back. Dropped unfinished, it is as if it had never been begun. It doesn't keep the store open.
 pub struct Restore {
     writer: RestoreWriter,
-    /// A restore under way keeps the store.
-    _handle: Rc<Handle>,
 }
 
 impl Restore {
