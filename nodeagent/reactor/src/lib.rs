@@ -9,6 +9,8 @@
 
 pub mod buffer;
 pub mod clock;
+pub mod core;
+pub mod disk;
 
 pub use buffer::{AlignedBuf, BufferPool, PoolInfo, PoolOptions, TakeError, is_aligned};
 pub use clock::{RealClock, RealRng};
