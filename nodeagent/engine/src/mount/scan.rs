@@ -11,7 +11,7 @@ use crate::record::End;
 use crate::superblock::Superblock;
 use api_types::QosClass;
 use api_types::checksum::FooterSeed;
-use api_types::limits::{EXTENT_BYTES, UNIT_BYTES_MAX};
+use api_types::limits::EXTENT_BYTES;
 use api_types::unit::{Alignment, ChunkShape, Footer, Head, find_unit};
 use bytes::{Bytes, BytesMut};
 use nodeagent_device::Device;
@@ -63,7 +63,7 @@ impl<'a> Scanner<'a> {
         if poison::is_poison(&head, self.superblock.device, extent) {
             return Ok(None);
         }
-        let bytes = self.read(&runs, 0, UNIT_BYTES_MAX.next_multiple_of(BLOCK_BYTES as u32)).await?;
+        let bytes = self.read(&runs, 0, poison::SEARCH_BYTES).await?;
         let tries = [Alignment::B4096, Alignment::B512]
             .into_iter()
             .filter(|alignment| alignment.bytes().is_multiple_of(self.device.info().block_bytes));

@@ -6,8 +6,9 @@ use crate::poison;
 use api_types::QosClass;
 use api_types::limits::EXTENT_BYTES;
 use bytes::Bytes;
-use futures::future::join_all;
+use futures::future::try_join_all;
 use nodeagent_device::Durability;
+use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -35,15 +36,11 @@ impl Shell {
         if extents.is_empty() {
             return true;
         }
-        let incarnation = self.journal.borrow().incarnation();
-        let writes = extents.iter().map(|extent| {
-            let at = self.superblock.layout.extents_offset + u64::from(*extent) * u64::from(EXTENT_BYTES);
-            let block = Bytes::from(poison::block(self.superblock.device, incarnation, *extent));
-            self.write(at, block, Durability::Durable, QosClass::Foreground)
-        });
-        let results = join_all(writes.collect::<Vec<_>>()).await;
-        let failed = results.into_iter().map(|result| self.note(Op::Own, result)).filter(Result::is_err).count();
-        let is_whole = failed == 0;
+        let mut is_whole = true;
+        for extent in &extents {
+            // One after the other: this is ahead of need and shall not crowd out those who wait.
+            is_whole &= self.note(Op::Own, self.make_ready(*extent).await).is_ok();
+        }
         if is_whole {
             self.core.borrow_mut().reserve(extents);
         } else {
@@ -51,6 +48,17 @@ impl Shell {
         }
         self.pump();
         is_whole
+    }
+
+    /// Overwrites whatever a mount could take for a first unit.
+    async fn make_ready(&self, extent: u32) -> io::Result<()> {
+        let at = self.superblock.layout.extents_offset + u64::from(extent) * u64::from(EXTENT_BYTES);
+        let bytes = self.read(at, poison::SEARCH_BYTES, QosClass::Repair).await?;
+        let incarnation = self.journal.borrow().incarnation();
+        let block = Bytes::from(poison::block(self.superblock.device, incarnation, extent));
+        let blocks = std::iter::once(0).chain(poison::stale_footers(&bytes, self.seed));
+        let writes = blocks.map(|within| self.write(at + within as u64, block.clone(), Durability::Durable, QosClass::Repair));
+        try_join_all(writes.collect::<Vec<_>>()).await.map(|_| ())
     }
 
     pub(super) async fn trim_loop(self: Rc<Self>) {

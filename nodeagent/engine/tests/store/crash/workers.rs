@@ -106,7 +106,7 @@ impl Worker {
                 let mut model = self.model.borrow_mut();
                 let Some(expected) = model.chunks.get_mut(&id) else { return Ok(false) };
                 let start = expected.bytes.len() as u32;
-                let data_bytes = if self.chance(6) { self.rng.below(500_000) } else { self.rng.below(20_000) } as u32;
+                let data_bytes = if self.chance(10) { self.rng.below(500_000) } else { self.rng.below(20_000) } as u32;
                 let unit = unit(expected.shape, start, data_bytes, self.rng.below(250) as u8);
                 if start + unit.len() as u32 > expected.shape.capacity {
                     break;
