@@ -6,6 +6,7 @@ use crate::{Config, PoolSpace};
 use api_types::ChunkId;
 use api_types::limits::{BLOCK_BYTES, UNIT_BYTES_MAX};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// What is known of one chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -238,15 +239,14 @@ pub(crate) fn pace(chunks: &Chunks, chunk_bytes: u32, space: Option<PoolSpace>, 
 }
 
 /// How long a foreground write is held back so that reclaim keeps up: nothing until reclaim is at full speed, then more
-/// the further the garbage is beyond what reclaim was to hold it at.
-pub(crate) fn write_delay(chunks: &Chunks, pace: Pace, space: Option<PoolSpace>, config: &Config) -> std::time::Duration {
+/// the further the garbage is beyond what reclaim was to hold it at. Asked for every write, so it looks at sums only.
+pub(crate) fn write_delay(chunks: &Chunks, chunk_bytes: u32, space: Option<PoolSpace>, config: &Config) -> Duration {
+    let excess = chunks.garbage_share() - config.garbage_share_max - config.garbage_share_slack;
     let plenty = space.is_some_and(|space| space.free_share() >= config.pool_free_plenty);
-    if pace.urgency < 1.0 || plenty {
-        return std::time::Duration::ZERO;
+    if excess <= 0.0 || plenty || chunks.dead_bytes() < 3 * u64::from(chunk_bytes) {
+        return Duration::ZERO;
     }
-    let ceiling = config.garbage_share_max + config.garbage_share_slack;
-    let excess = (chunks.garbage_share() - ceiling) / config.garbage_share_slack.max(f64::EPSILON);
-    config.write_delay_max.mul_f64(excess.clamp(0.0, 1.0))
+    config.write_delay_max.mul_f64((excess / config.garbage_share_slack.max(f64::EPSILON)).min(1.0))
 }
 
 #[cfg(test)]

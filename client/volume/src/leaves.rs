@@ -9,6 +9,7 @@ use api_types::QosClass;
 use api_types::checksum::crc32c;
 use bytes::Bytes;
 use client_stream::Error as StreamError;
+use futures::stream::{StreamExt, TryStreamExt};
 use std::rc::Rc;
 
 /// Tries of a look-up whose chunk was freed in between.
@@ -64,9 +65,13 @@ impl Inner {
             }
         }
         let pins = Pins { inner: self.clone(), leaves };
-        for leaf in &pins.leaves {
-            self.load(*leaf, qos).await?;
-        }
+        let absent: Vec<u64> = {
+            let state = self.state.borrow();
+            let absent = |leaf: &&u64| matches!(state.map.state(**leaf), LeafState::Absent(_));
+            pins.leaves.iter().filter(absent).copied().collect()
+        };
+        let loads = futures::stream::iter(absent.into_iter().map(|leaf| self.load(leaf, qos)));
+        loads.buffer_unordered(self.config.read_parallel_max.max(1)).try_collect::<()>().await?;
         Ok(pins)
     }
 

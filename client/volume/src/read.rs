@@ -15,6 +15,8 @@ use futures::stream::{StreamExt, TryStreamExt};
 use std::rc::Rc;
 use std::time::Duration;
 
+/// Most bytes of one request.
+const READ_MAX: u64 = 32 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Bytes of one chunk that are read with one request.
@@ -142,6 +144,7 @@ pub(crate) async fn read(inner: Rc<Inner>, offset: u64, length: u32) -> Result<V
         Trace { operation: Operation::Read, offset, length, start, throttled: zero, queued: zero, stream: zero, ok: true };
     let answer = match inner.check_open().and_then(|()| inner.blocks(offset, length)) {
         Err(error) => Err(error),
+        Ok(_) if length > READ_MAX => Err(BlockError::Invalid("a read has at most 32 MiB")),
         Ok((_, 0)) => Ok(Vec::new()),
         Ok((first, count)) => {
             let delay = inner.charge(length, false);

@@ -149,7 +149,7 @@ impl Mover {
             if !self.batch.pins.last().is_some_and(|last| Rc::ptr_eq(last, &pins)) {
                 self.batch.pins.push(pins.clone());
             }
-            if self.batch.blocks == UNIT_BLOCKS_MAX {
+            if self.batch.blocks >= self.inner.move_blocks_max() {
                 self.send().await?;
             }
         }
@@ -249,6 +249,11 @@ fn blocks_of(chunk: ChunkId, unit: &ScannedUnit) -> Result<Vec<(u64, Location)>,
 impl Inner {
     async fn rest(&self) {
         self.clock.sleep(self.config.reclaim_every).await;
+    }
+
+    /// Most blocks in one cold unit: a small chunk shall not lose much of its end to a unit that doesn't fit.
+    fn move_blocks_max(&self) -> u32 {
+        (self.chunk_bytes / 16 / BLOCK_BYTES).min(UNIT_BLOCKS_MAX)
     }
 
     fn apply_moves(&self, sequence: u64, position: Position, records: &[MoveRecord]) {

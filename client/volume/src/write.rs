@@ -58,7 +58,7 @@ impl Inner {
         if !writes {
             return limited;
         }
-        let delay = write_delay(&state.chunks, self.pace(&state), state.space, &self.config);
+        let delay = write_delay(&state.chunks, self.chunk_bytes, state.space, &self.config);
         if !delay.is_zero() {
             state.stats.throttled += 1;
         }

@@ -102,8 +102,8 @@ fn writes_are_slowed_only_when_reclaim_falls_behind() {
     for chunk in 1..=20 {
         add(&mut chunks, chunk, 256, 160);
     }
-    let delay = |chunks: &Chunks| write_delay(chunks, pace(chunks, CHUNK, None, false, &config), None, &config);
-    assert_eq!(delay(&chunks), std::time::Duration::ZERO);
+    let delay = |chunks: &Chunks| write_delay(chunks, CHUNK, None, &config);
+    assert_eq!(delay(&chunks), Duration::ZERO);
     for chunk in 1..=20 {
         chunks.set_live(ChunkId(chunk), 64);
     }

@@ -160,6 +160,12 @@ impl World {
         self.chunks.borrow().len()
     }
 
+    /// Checksum of every byte of every chunk.
+    pub(crate) fn digest(&self) -> u32 {
+        let chunks = self.chunks.borrow();
+        chunks.values().fold(0, |digest, chunk| api_types::checksum::crc32c_append(digest, &chunk.bytes))
+    }
+
     fn grant(&self, stream: StreamId, options: &WriterOptions) -> Result<ChunkId, Error> {
         let reserve = match options.class {
             LifetimeClass::Short => 2 * RESERVE,

@@ -109,3 +109,52 @@ fn a_pool_that_runs_full_refuses_writes_and_loses_nothing() {
         run(seed, Faults { append_fails: 0, chunk_left: 50, answer_lost: 10 }, 10 + (seed % 6) as usize);
     }
 }
+
+#[test]
+fn a_volume_overwritten_many_times_its_size_keeps_a_steady_space() {
+    const BLOCKS: u64 = 8192;
+    let world = World::new(7, BLOCKS * 4096, 2 * BLOCKS as usize / 256);
+    let config = Config { checkpoint_log_bytes: 8 << 20, ..Config::default() };
+    runtime().block_on(LocalSet::new().run_until(async {
+        let volume = open(&world, &config).await.expect("it opens");
+        let dice = Dice::new(3);
+        let write = |block: u64, count: u64| volume.write(block * 4096, vec![1; (count * 4096) as usize].into());
+        for block in (0..BLOCKS).step_by(32) {
+            write(block, 32).await.expect("there is space");
+        }
+        let mut most = 0;
+        for _ in 0..5 * BLOCKS / 32 {
+            let batch = (0..32).map(|_| write(dice.below(BLOCKS), 1));
+            for answer in futures::future::join_all(batch).await {
+                answer.expect("overwriting goes on for ever");
+            }
+            most = most.max(world.chunk_count());
+        }
+        let stats = volume.stats();
+        let shown = format!("{most} chunks at most, write amplification {:.2}, {stats:?}", stats.write_amplification());
+        println!("{shown}");
+        assert!(stats.garbage_share() < 0.45, "{shown}");
+        assert!(stats.write_amplification() < 4.0, "{shown}");
+        assert!(most <= 2 * BLOCKS as usize / 256, "{shown}");
+        volume.close().await.expect("it closes");
+    }));
+}
+
+#[test]
+fn one_seed_twice_is_one_history() {
+    let history = |seed| {
+        let world = World::new(seed, 1 << 30, 64);
+        world.faults.set(Faults { append_fails: 20, chunk_left: 20, answer_lost: 5 });
+        let dice = Dice::new(seed);
+        let mut life =
+            Life { world, config: config(&dice), dice, areas: vec![(0, 700)], model: Model::default(), may_fail: true };
+        let runtime = runtime();
+        for end in [End::Crash, End::Takeover, End::Close] {
+            runtime.block_on(LocalSet::new().run_until(life.live(25, end)));
+        }
+        (life.dice.next_u64(), life.world.dice.next_u64(), life.world.digest())
+    };
+    for seed in 1..10 {
+        assert_eq!(history(seed), history(seed), "seed {seed}");
+    }
+}
