@@ -68,7 +68,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { backend: None, depth: 256, threads: 8 }
+        Options { backend: None, depth: 1024, threads: 8 }
     }
 }
 

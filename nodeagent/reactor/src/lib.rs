@@ -11,6 +11,7 @@ pub mod buffer;
 pub mod clock;
 pub mod core;
 pub mod disk;
+pub mod priority;
 
 pub use buffer::{AlignedBuf, BufferPool, PoolInfo, PoolOptions, TakeError, is_aligned};
 pub use clock::{RealClock, RealRng};
