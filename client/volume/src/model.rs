@@ -1,5 +1,6 @@
 //! The whole volume against a plain model, on streams that fail in every way their contract allows.
 
+mod cases;
 mod fake;
 mod life;
 mod runs;

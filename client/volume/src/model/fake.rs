@@ -116,6 +116,8 @@ pub(crate) struct World {
     next_chunk: Cell<u64>,
     next_index: RefCell<BTreeMap<StreamId, u64>>,
     pub(crate) closed: Cell<bool>,
+    /// Nothing takes any time.
+    pub(crate) instant: Cell<bool>,
 }
 
 /// Chunks that only checkpoints can have; twice as many aren't for user writes.
@@ -134,6 +136,7 @@ impl World {
             next_chunk: Cell::new(1000),
             next_index: RefCell::default(),
             closed: Cell::new(false),
+            instant: Cell::new(false),
         })
     }
 
@@ -166,6 +169,21 @@ impl World {
         chunks.values().fold(0, |digest, chunk| api_types::checksum::crc32c_append(digest, &chunk.bytes))
     }
 
+    /// Changes one byte of every block of user data that starts with this one.
+    pub(crate) fn rot(&self, byte: u8) {
+        for chunk in self.chunks.borrow_mut().values_mut().filter(|chunk| chunk.record.stream == NAMES.hot) {
+            let starts: Vec<usize> = chunk.units.iter().map(|unit| unit.footer.start as usize).collect();
+            for start in starts.into_iter().filter(|start| chunk.bytes[*start] == byte).collect::<Vec<_>>() {
+                chunk.bytes[start + 100] ^= 1;
+            }
+        }
+    }
+
+    /// A chunk of user data is gone.
+    pub(crate) fn lose_a_chunk(&self) {
+        self.chunks.borrow_mut().retain(|_, chunk| chunk.record.stream != NAMES.hot);
+    }
+
     fn grant(&self, stream: StreamId, options: &WriterOptions) -> Result<ChunkId, Error> {
         let reserve = match options.class {
             LifetimeClass::Short => 2 * RESERVE,
@@ -194,6 +212,9 @@ impl World {
     }
 
     async fn pause(&self) {
+        if self.instant.get() {
+            return;
+        }
         match self.dice.below(4) {
             0 => tokio::task::yield_now().await,
             1 => tokio::time::sleep(Duration::from_micros(self.dice.below(3000))).await,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 
-fn runtime() -> Runtime {
+pub(crate) fn runtime() -> Runtime {
     Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
 }
 
@@ -157,4 +157,34 @@ fn one_seed_twice_is_one_history() {
     for seed in 1..10 {
         assert_eq!(history(seed), history(seed), "seed {seed}");
     }
+}
+
+/// Not a test of anything: shows what the volume itself costs, without network and devices.
+#[test]
+#[ignore = "prints figures for people"]
+fn what_a_request_costs() {
+    use api_types::Clock;
+    let world = World::new(7, 64 << 20, 100_000);
+    world.instant.set(true);
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(LocalSet::new().run_until(async {
+        let config = Config { garbage_share_max: 0.99, ..Config::default() };
+        let volume = open(&world, &config).await.expect("it opens");
+        let (dice, clock) = (Dice::new(3), super::fake::TestClock::new());
+        let data = bytes::Bytes::from(vec![1; 4096]);
+        for depth in [1, 32] {
+            let start = clock.now();
+            for _ in 0..50_000 / depth {
+                let batch = (0..depth).map(|_| volume.write(dice.below(16_384) * 4096, data.clone()));
+                futures::future::join_all(batch).await;
+            }
+            println!("write, depth {depth}: {:.2} us each", (clock.now() - start).as_secs_f64() * 20.0);
+            let start = clock.now();
+            for _ in 0..50_000 / depth {
+                let batch = (0..depth).map(|_| volume.read(dice.below(16_384) * 4096, 4096));
+                futures::future::join_all(batch).await;
+            }
+            println!("read, depth {depth}: {:.2} us each", (clock.now() - start).as_secs_f64() * 20.0);
+        }
+    }));
 }
