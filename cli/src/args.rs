@@ -1,7 +1,11 @@
 //! What may be written on the command line.
 
+use crate::cluster::{MemberCommand, NodeCommand};
+use crate::connect::Connection;
 use crate::dev::DevArgs;
 use crate::output::Format;
+use crate::status::StatusArgs;
+use crate::volume::VolumeCommand;
 use clap::{Parser, Subcommand};
 
 const AFTER_HELP: &str = "\
@@ -27,8 +31,45 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
+    /// Show masters, nodes, devices, volumes and the state of all chunks.
+    Status(StatusArgs),
+    /// Make, look at, attach, trace and delete volumes.
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// List the nodes; forget one that is gone for good.
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// List devices.
+    #[command(subcommand)]
+    Device(DeviceCommand),
+    /// List, add and remove masters.
+    #[command(subcommand)]
+    Master(MemberCommand),
+    /// Run a node agent.
+    Agent(nodeagent_agent::AgentArgs),
     /// Run the CSI driver.
     Csi(csi::CsiArgs),
     /// Start a cluster of separate processes in a directory of this machine, for trying it out.
     Dev(DevArgs),
+}
+
+/// `basalt device …`
+#[derive(Subcommand, Debug)]
+pub(crate) enum DeviceCommand {
+    /// List the devices that the masters know.
+    List {
+        #[command(flatten)]
+        connection: Connection,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
 }

@@ -3,8 +3,13 @@
 
 use crate::failure::{Failure, Kind};
 use anyhow::{Context, anyhow};
+use api_wire::master_client::{ConnectionOptions, MasterConnection};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a person waits for masters that don't answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Flags of every command that talks to masters or to an agent.
 #[derive(clap::Args, Debug, Clone)]
@@ -23,6 +28,7 @@ pub(crate) struct Known {
     /// `host:port` of each master.
     pub(crate) masters: Vec<String>,
     /// The cluster's id.
+    #[serde(default)]
     pub(crate) cluster: Option<String>,
     /// Agents of the cluster.
     #[serde(default)]
@@ -60,6 +66,12 @@ impl Connection {
                 .fix("start a cluster there with `basalt dev --dir`, or name masters with --masters")),
             None => Ok(None),
         }
+    }
+
+    /// The way to the masters. Nothing is sent as yet.
+    pub(crate) fn connect(&self) -> Result<MasterConnection, Failure> {
+        let options = ConnectionOptions { call_limit: PATIENCE, ..ConnectionOptions::default() };
+        MasterConnection::connect(self.masters()?, options).map_err(|error| Failure::new(Kind::Usage, error))
     }
 
     /// The masters to ask, never none.

@@ -34,6 +34,11 @@ impl Failure {
         Failure { kind, error: error.into(), fix: None }
     }
 
+    /// What kind it is.
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// Says what was tried.
     #[must_use]
     pub(crate) fn context(self, what: impl std::fmt::Display + Send + Sync + 'static) -> Self {
@@ -65,6 +70,35 @@ impl Failure {
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("{}", self.text());
         ExitCode::from(self.kind as u8)
+    }
+}
+
+impl From<api_types::master::Error> for Failure {
+    fn from(error: api_types::master::Error) -> Self {
+        use api_types::master::Error;
+        let (kind, fix) = match &error {
+            Error::Unavailable(_) => (Kind::Unavailable, Some("see whether the masters run: their logs say why none leads")),
+            Error::NotFound { .. } => (Kind::NotFound, None),
+            Error::Fenced { .. } | Error::Conflict(_) => (Kind::Conflict, None),
+            Error::NoSpace(_) => (Kind::NoSpace, Some("add devices, or delete volumes; `basalt status` shows what is left")),
+            Error::Invalid(_) => (Kind::Usage, None),
+        };
+        Failure { kind, error: error.into(), fix: fix.map(str::to_owned) }
+    }
+}
+
+/// What the agent says over its socket.
+impl From<tonic::Status> for Failure {
+    fn from(status: tonic::Status) -> Self {
+        let kind = match status.code() {
+            tonic::Code::NotFound => Kind::NotFound,
+            tonic::Code::FailedPrecondition | tonic::Code::AlreadyExists | tonic::Code::Aborted => Kind::Conflict,
+            tonic::Code::Unavailable | tonic::Code::DeadlineExceeded | tonic::Code::Cancelled => Kind::Unavailable,
+            tonic::Code::ResourceExhausted => Kind::NoSpace,
+            tonic::Code::InvalidArgument | tonic::Code::OutOfRange => Kind::Usage,
+            _ => Kind::Failed,
+        };
+        Failure::new(kind, anyhow::anyhow!("{}", status.message().to_owned()))
     }
 }
 

@@ -2,15 +2,19 @@
 //!
 //! Contract: this crate parses flags, calls a room and prints. Whatever a daemon needs lives in the daemon's own room.
 
+mod agent;
 mod args;
+mod cluster;
 mod connect;
 mod dev;
 mod failure;
 mod output;
 mod services;
 mod size;
+mod status;
+mod volume;
 
-use args::{Cli, Command};
+use args::{Cli, Command, DeviceCommand};
 use clap::Parser;
 use failure::Failure;
 use std::process::ExitCode;
@@ -30,7 +34,14 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), Failure> {
+    let format = cli.output;
     match cli.command {
+        Command::Status(args) => services::block_on(status::run(args, format)),
+        Command::Volume(command) => services::block_on(volume::run(command, format)),
+        Command::Node(command) => services::block_on(cluster::node(command, format)),
+        Command::Device(DeviceCommand::List { connection }) => services::block_on(cluster::devices(&connection, format)),
+        Command::Master(command) => services::block_on(cluster::member(command, format)),
+        Command::Agent(args) => services::agent(args),
         Command::Csi(args) => services::csi(args),
         Command::Dev(args) => services::block_on(dev::run(args)),
     }

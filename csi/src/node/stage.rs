@@ -82,8 +82,12 @@ async fn prepare(
     wanted: Option<Filesystem>,
 ) -> Result<(Filesystem, u64), Error> {
     let device = &attached.device;
-    // What stands there while a filesystem was being made is the remains of that, whatever it looks like.
-    let content = if record.is_making()? { Content::Blank } else { site.host.inspect(device).await? };
+    let content = match site.host.inspect(device).await? {
+        // The remains of a filesystem that was being made here. A whole one is never taken for remains, even when the
+        // note is still there: another node may have finished it and put data in.
+        Content::Unsigned if record.is_making()? => Content::Blank,
+        content => content,
+    };
     match content {
         Content::Blank | Content::HalfMade => {
             let kind = wanted.unwrap_or_default();
@@ -93,6 +97,7 @@ async fn prepare(
             Ok((kind, attached.size_bytes))
         }
         Content::Filesystem { kind, size_bytes } if wanted.is_none_or(|wanted| wanted == kind) => {
+            record.set_making(false)?;
             site.host.check(device, kind, record.guard()?).await?;
             Ok((kind, size_bytes))
         }
@@ -103,11 +108,16 @@ async fn prepare(
             wanted.unwrap_or_default().as_str(),
             kind.as_str()
         ))),
-        Content::Foreign(what) => Err(Error::Precondition(format!(
-            "volume {} holds {what}: it is never formatted over data; use it as a block device, or use a new volume",
-            attached.volume
-        ))),
+        Content::Unsigned => Err(foreign(attached, "data without a known signature")),
+        Content::Foreign(what) => Err(foreign(attached, what)),
     }
+}
+
+fn foreign(attached: &Attached, what: &str) -> Error {
+    Error::Precondition(format!(
+        "volume {} holds {what}: it is never formatted over data; use it as a block device, or use a new volume",
+        attached.volume
+    ))
 }
 
 /// Detaches what nothing on this node uses. Best effort: the stage has failed already, and its retry or the unstage
