@@ -14,9 +14,15 @@
 //!
 //! It never knows what the bytes mean, never opens a socket, and never decides by a wall clock.
 
+pub mod appender;
+mod blacklist;
 mod client;
 mod config;
+mod directory;
 mod error;
+mod latency;
+mod reader;
+mod recovery;
 mod scan;
 mod writer;
 

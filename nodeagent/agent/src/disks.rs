@@ -2,9 +2,10 @@
 
 use crate::side::SideConfig;
 use api_types::{Clock, Rng};
-use nodeagent_device::{Device, FaultPlan, Faulty};
+use nodeagent_device::{Device, FaultPlan, Faulty, FileDevice, file};
 use nodeagent_engine::{Engine, OpenError, OpenOptions};
 use nodeagent_reactor::BufferPool;
+use nodeagent_reactor::disk::{self, Executor};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,14 +17,12 @@ const ERRORS_MAX: u64 = 16;
 /// A disk can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
+    /// The kernel gives no way to do I/O.
+    #[error("could not start disk I/O: {0}")]
+    Executor(#[source] std::io::Error),
     /// It doesn't open.
-    #[error("could not open the device {}: {source}", .path.display())]
-    Device {
-        /// Which.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
+    #[error("device: {0}")]
+    Device(#[from] file::OpenError),
     /// It holds no store of this cluster.
     #[error("device {}: {source}", .path.display())]
     Store {
@@ -68,9 +67,13 @@ pub(crate) async fn open_all(
     rng: &Rc<dyn Rng>,
 ) -> Result<Vec<Disk>, DiskError> {
     let mut disks = Vec::with_capacity(config.devices.len());
+    if config.devices.is_empty() {
+        return Ok(disks);
+    }
+    let executor = Executor::start(disk::Options::default()).map_err(DiskError::Executor)?;
+    tracing::info!(core = config.index, backend = executor.backend().as_str(), "disk I/O");
     for path in &config.devices {
-        let _ = pool;
-        let device = nodeagent_device::Memory::new(1 << 30, 512);
+        let device = FileDevice::open(path, executor.clone(), pool.clone(), file::Options::default())?;
         let info = device.info().clone();
         tracing::info!(device = info.name, backend = info.backend, volatile_cache = info.volatile_cache, "opened a device");
         let (device, plan): (Rc<dyn Device>, _) = if config.allow_faults {

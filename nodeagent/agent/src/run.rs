@@ -58,19 +58,20 @@ pub fn run(args: AgentArgs) -> Result<(), RunError> {
     let config = args.validate()?;
     std::fs::create_dir_all(&config.run_dir).map_err(io_error(format!("could not make {}", config.run_dir.display())))?;
     let _lock = lock(&config.run_dir)?;
+    // It has a thread and a runtime of its own, and so comes before ours.
+    let telemetry = api_telemetry::init(&args.telemetry, "agent", config.node.as_str()).map_err(RunError::Telemetry)?;
     let control = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("control")
         .enable_all()
         .build()
         .map_err(io_error("could not start the control threads"))?;
-    let result = control.block_on(serve(args, config));
+    let result = control.block_on(serve(config, &telemetry));
     control.shutdown_timeout(END_LIMIT);
     result
 }
 
-async fn serve(args: AgentArgs, config: Config) -> Result<(), RunError> {
-    let telemetry = api_telemetry::init(&args.telemetry, "agent", config.node.as_str()).map_err(RunError::Telemetry)?;
+async fn serve(config: Config, telemetry: &api_telemetry::Telemetry) -> Result<(), RunError> {
     let connection = MasterConnection::connect(config.masters.clone(), ConnectionOptions::default())?;
     let mut terminate = signal(SignalKind::terminate()).map_err(io_error("could not wait for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io_error("could not wait for SIGINT"))?;
@@ -100,7 +101,6 @@ async fn serve(args: AgentArgs, config: Config) -> Result<(), RunError> {
         tracing::error!("waiting for the data cores failed");
     }
     let _ = std::fs::remove_file(&config.attach_socket);
-    drop(telemetry);
     Ok(())
 }
 

@@ -87,9 +87,10 @@ impl Side {
         let disks = disks::open_all(&config, &pool, &clock, &rng).await?;
         let engines: Rc<RefCell<BTreeMap<_, _>>> =
             Rc::new(RefCell::new(disks.iter().map(|disk| (disk.engine.device(), disk.engine.clone())).collect()));
-        serve_chunks(&config, listener, &engines, &pool, &clock);
+        let observer: Rc<dyn rpc::Observer> = Rc::new(rpc::CountedObserver::new());
+        serve_chunks(&config, listener, &engines, &pool, &clock, &observer);
         let masters = Rc::new(Masters::new(config.connection.clone(), config.control.clone()));
-        let transport = transport(&config, &masters, &engines, &pool, &clock);
+        let transport = transport(&config, &masters, &engines, &pool, &clock, &observer);
         let ground = Ground {
             node: config.node.clone(),
             client: client(&config, &masters, Rc::clone(&transport), &clock, &rng),
@@ -177,14 +178,21 @@ fn lookup(engines: &Engines) -> Rc<dyn Fn(DeviceId) -> Option<Rc<dyn ChunkStore>
     Rc::new(move |device| engines.borrow().get(&device).map(|engine| Rc::new(engine.clone()) as Rc<dyn ChunkStore>))
 }
 
-fn serve_chunks(config: &SideConfig, listener: TcpListener, engines: &Engines, pool: &BufferPool, clock: &Rc<dyn Clock>) {
+fn serve_chunks(
+    config: &SideConfig,
+    listener: TcpListener,
+    engines: &Engines,
+    pool: &BufferPool,
+    clock: &Rc<dyn Clock>,
+    observer: &Rc<dyn rpc::Observer>,
+) {
     let context = Rc::new(ServerContext {
         options: ServerOptions::default(),
         cluster: config.cluster,
         lookup: lookup(engines),
         pool: pool.clone(),
         clock: Rc::clone(clock),
-        observer: Rc::new(rpc::NoObserver),
+        observer: Rc::clone(observer),
     });
     tokio::task::spawn_local(rpc::serve(listener, context));
 }
@@ -195,6 +203,7 @@ fn transport(
     engines: &Engines,
     pool: &BufferPool,
     clock: &Rc<dyn Clock>,
+    observer: &Rc<dyn rpc::Observer>,
 ) -> Rc<dyn ChunkTransport> {
     let book = AddressBook::new(Rc::clone(masters) as Rc<dyn MasterClient>, Rc::clone(clock));
     let (address, unknown) = (Rc::clone(&book), book);
@@ -204,7 +213,7 @@ fn transport(
         local: lookup(engines),
     };
     let options = ClientOptions::new(config.cluster, config.node.as_str());
-    Rc::new(TcpTransport::new(options, directory, pool.clone(), Rc::clone(clock), Rc::new(rpc::NoObserver)))
+    Rc::new(TcpTransport::new(options, directory, pool.clone(), Rc::clone(clock), Rc::clone(observer)))
 }
 
 fn client(
