@@ -106,12 +106,14 @@ pub async fn format(device: Rc<dyn Device>, options: FormatOptions, rng: &dyn Rn
         created_ms: options.created_ms,
         layout,
     };
-    write_store(device.as_ref(), &superblock).await.map_err(|source| FormatError::Io { name, source })?;
+    // Drawn, so that journal blocks of an earlier store of the same name can't be taken for this one's.
+    let incarnation = rng.next_u64() >> 16;
+    write_store(device.as_ref(), &superblock, incarnation).await.map_err(|source| FormatError::Io { name, source })?;
     Ok(superblock)
 }
 
 /// Checkpoints first, superblock last: until then the device is none of ours.
-async fn write_store(device: &dyn Device, superblock: &Superblock) -> std::io::Result<()> {
+async fn write_store(device: &dyn Device, superblock: &Superblock, incarnation: u64) -> std::io::Result<()> {
     let write = |offset: u64, data: Bytes| {
         device.write(Write { offset, data, durability: Durability::Durable, qos: QosClass::Foreground })
     };
@@ -122,7 +124,7 @@ async fn write_store(device: &dyn Device, superblock: &Superblock) -> std::io::R
     write(SUPERBLOCK_AT[1], zeros.slice(..SUPERBLOCK_BYTES)).await?;
     write(superblock.size_bytes - tail_bytes, zeros).await?;
     for number in [1, 2] {
-        let checkpoint = Checkpoint { incarnation: 1, number, journal_from: 1 };
+        let checkpoint = Checkpoint { incarnation, number, journal_from: 1 };
         let bytes = Bytes::from(checkpoint.encode(superblock.device, &Image::default()));
         write_region(device, superblock, number, bytes, || false).await?;
     }

@@ -12,6 +12,7 @@ use crate::observe::{Op, Stage};
 use crate::superblock::Superblock;
 use api_types::checksum::FooterSeed;
 use api_types::chunk::{Error, Response, StoreStats};
+use api_types::clock::timeout;
 use api_types::limits::EXTENT_BYTES;
 use api_types::{Clock, QosClass};
 use bytes::{Bytes, BytesMut};
@@ -22,11 +23,15 @@ use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
 pub(crate) use commit::{ring_of, write_region};
 pub(crate) use restore::RestoreWriter;
+
+/// A close gives up waiting for the device after this.
+const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 
 type Answer = Result<Response, Error>;
 
@@ -67,6 +72,8 @@ pub(crate) struct Shell {
     waiters: RefCell<Slab<oneshot::Sender<Answer>>>,
     bells: Bells,
     counters: Counters,
+    /// One checkpoint at a time.
+    checkpointing: tokio::sync::Mutex<()>,
     /// No new request is taken.
     is_closing: Cell<bool>,
     /// Nothing goes to the device any more, as if the process were gone.
@@ -99,6 +106,7 @@ impl Shell {
             waiters: RefCell::default(),
             bells: Bells::default(),
             counters: Counters::default(),
+            checkpointing: tokio::sync::Mutex::default(),
             is_closing: Cell::new(false),
             is_stopped: Cell::new(false),
             device,
@@ -134,11 +142,17 @@ impl Shell {
         drop(waiters);
     }
 
-    /// Waits for what is under way, then writes down everything.
+    /// Waits for what is under way, then writes down everything. Stops in any case.
     pub(crate) async fn close(self: &Rc<Self>) -> Result<(), Error> {
         if self.is_closing.replace(true) {
             return Ok(());
         }
+        let settled = timeout(self.clock.as_ref(), CLOSE_LIMIT, self.settle()).await;
+        self.stop();
+        settled.unwrap_or(Err(Error::Deadline))
+    }
+
+    async fn settle(self: &Rc<Self>) -> Result<(), Error> {
         loop {
             let settled = self.bells.settled.notified();
             if self.core.borrow().is_idle() {
@@ -148,9 +162,7 @@ impl Shell {
         }
         self.core.borrow_mut().journal_progress();
         self.barrier().await?;
-        let written = self.write_checkpoint().await;
-        self.stop();
-        written.map_err(|error| Error::Io(error.to_string()))
+        self.write_checkpoint().await.map_err(|error| Error::Io(error.to_string()))
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -308,7 +320,7 @@ impl Shell {
         result
     }
 
-    fn observe(&self, op: Op, stage: Stage, qos: QosClass, bytes: usize, begun: std::time::Duration) {
+    fn observe(&self, op: Op, stage: Stage, qos: QosClass, bytes: usize, begun: Duration) {
         let elapsed = self.clock.now().saturating_sub(begun);
         self.options.observer.observe(op, stage, qos, u32::try_from(bytes).unwrap_or(u32::MAX), elapsed);
     }

@@ -90,7 +90,7 @@ impl Core {
     }
 
     fn check_create(&self, request: &Append) -> Result<(), Error> {
-        if self.is_buried(request.chunk) {
+        if self.is_buried(request.chunk) || self.restores.contains_key(&request.chunk) {
             return Err(Error::Sealed { length: 0 });
         }
         if !request.create {

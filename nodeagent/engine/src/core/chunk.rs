@@ -117,7 +117,7 @@ impl Chunk {
     }
 
     pub(super) fn info(&self) -> ChunkInfo {
-        ChunkInfo { shape: self.shape, length: self.durable, sealed: self.state != State::Open }
+        ChunkInfo { shape: self.shape, length: self.durable, sealed: matches!(self.state, State::Closed | State::Final) }
     }
 
     /// Takes out the units from index `from` on. Returns who waits for them and how many bytes they have.

@@ -163,6 +163,7 @@ impl Shell {
 
     /// Writes the image over the older checkpoint.
     pub(super) async fn write_checkpoint(&self) -> io::Result<()> {
+        let _alone = self.checkpointing.lock().await;
         let begun = self.clock.now();
         let (checkpoint, bytes) = {
             let journal = self.journal.borrow();
@@ -182,11 +183,8 @@ impl Shell {
             write_region(self.device.as_ref(), &self.superblock, checkpoint.number, bytes, || self.is_stopped.get()).await,
         )?;
         let mut journal = self.journal.borrow_mut();
-        // Another one may have been finished meanwhile, by a close.
-        if journal.position.number < checkpoint.number {
-            journal.position.number = checkpoint.number;
-            journal.position.from = [journal.position.from[1], checkpoint.journal_from];
-        }
+        journal.position.number = checkpoint.number;
+        journal.position.from = [journal.position.from[1], checkpoint.journal_from];
         drop(journal);
         Counters::add(&self.counters.checkpoints);
         self.observe(Op::Own, Stage::Checkpoint, QosClass::Reclaim, length, begun);

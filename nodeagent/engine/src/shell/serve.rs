@@ -12,6 +12,8 @@ use futures::future::{LocalBoxFuture, ready};
 use std::rc::Rc;
 use std::time::Duration;
 
+/// Requests that wait for an answer at once.
+const WAITERS_MAX: usize = 65_536;
 /// Chunks in one answer to a list.
 const LIST_MAX: usize = 4096;
 
@@ -19,6 +21,9 @@ impl Shell {
     pub(crate) fn serve(self: &Rc<Self>, request: Request) -> LocalBoxFuture<'static, Answer> {
         if self.is_closing.get() {
             return ready(Err(Error::Io("the store is closed".into()))).boxed_local();
+        }
+        if self.waiters.borrow().len() >= WAITERS_MAX {
+            return ready(Err(Error::Busy)).boxed_local();
         }
         match request {
             Request::Append(append) => self.append(append),

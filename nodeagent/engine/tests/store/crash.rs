@@ -15,7 +15,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-const LIVES: u64 = 4;
+const LIVES: u64 = 3;
 
 fn env(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
@@ -72,7 +72,7 @@ fn trace(seed: u64) -> Vec<String> {
             misbehave(&faulty, &rng);
             let slot = Rc::new(RefCell::new(Some(engine)));
             let workers = workers::start(&slot, &model, &rng, block);
-            clock.sleep(Duration::from_micros(rng.below(150_000))).await;
+            clock.sleep(Duration::from_micros(rng.below(100_000))).await;
             if rng.below(8) == 0 {
                 // Stops in order, while workers are still at it.
                 let engine = slot.borrow().clone();
