@@ -25,8 +25,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Tries to record a root at the masters before the checkpoint counts as failed.
-const SET_ROOT_TRIES: u32 = 5;
+/// Tries to record a root at the masters before the checkpoint counts as failed: some minutes. Nothing is lost by
+/// waiting, and a checkpoint written anew would fill the index while there are no masters to grant chunks.
+const SET_ROOT_TRIES: u32 = 64;
+/// The same while the volume closes.
+const SET_ROOT_TRIES_CLOSING: u32 = 5;
+/// The rest after a failure doubles up to this often.
+const FAILURES_MAX: u32 = 6;
 /// Index chunks below which their garbage doesn't matter.
 const INDEX_CHUNKS_MIN: u64 = 2;
 /// Most leaves that one checkpoint moves out of a mostly dead index chunk.
@@ -145,21 +150,18 @@ struct Snapshot {
 /// Writes checkpoints when they are due, for as long as the volume is open.
 pub(crate) async fn run(inner: Rc<Inner>) {
     inner.delete_condemned().await;
+    let mut failures = 0;
     while inner.is_running() && !inner.is_done() {
         match inner.due_in() {
-            Some(Duration::ZERO) => {
-                if checkpoint(&inner).await.is_err() && inner.is_running() {
-                    inner.clock.sleep(inner.config.checkpoint_retry).await;
+            Some(Duration::ZERO) => match checkpoint(&inner).await {
+                Ok(()) => failures = 0,
+                Err(_) => {
+                    // Every try fills the index a little: rarer and rarer.
+                    inner.rest_after(failures).await;
+                    failures = (failures + 1).min(FAILURES_MAX);
                 }
-            }
-            Some(wait) => {
-                let sleep = inner.clock.sleep(wait);
-                tokio::select! {
-                    biased;
-                    () = inner.wake_checkpoint.notified() => {}
-                    () = sleep => {}
-                }
-            }
+            },
+            Some(wait) => inner.sleep_or_wake(wait).await,
             None => inner.wake_checkpoint.notified().await,
         }
     }
@@ -192,6 +194,23 @@ impl Inner {
     fn is_done(&self) -> bool {
         let state = self.state.borrow();
         self.phase.get() == Phase::Closing && state.sequencer.is_idle() && state.checkpoint_waiters.is_empty()
+    }
+
+    async fn sleep_or_wake(&self, wait: Duration) {
+        let sleep = self.clock.sleep(wait);
+        tokio::select! {
+            biased;
+            () = self.wake_checkpoint.notified() => {}
+            () = sleep => {}
+        }
+    }
+
+    /// Rests after so many failures, though not while the volume wants to close.
+    async fn rest_after(&self, failures: u32) {
+        let end = self.clock.now() + self.config.checkpoint_retry * (1 << failures);
+        while self.phase.get() == Phase::Open && self.clock.now() < end {
+            self.sleep_or_wake(end - self.clock.now()).await;
+        }
     }
 
     /// How long until a checkpoint is due; `None`: nothing has changed.
@@ -294,11 +313,19 @@ impl Inner {
             tries += 1;
             match self.master.set_root(self.volume, self.epoch, root).await {
                 Ok(()) => return Ok(()),
-                Err(MasterError::Unavailable(_)) if tries < SET_ROOT_TRIES && self.is_running() => {
-                    self.clock.sleep(self.config.checkpoint_retry).await;
+                Err(MasterError::Unavailable(_)) if tries < self.set_root_tries() => {
+                    self.clock.sleep(self.config.checkpoint_retry * tries.min(10)).await;
                 }
                 Err(error) => return Err(error.into()),
             }
+        }
+    }
+
+    fn set_root_tries(&self) -> u32 {
+        match self.phase.get() {
+            Phase::Open => SET_ROOT_TRIES,
+            Phase::Closing => SET_ROOT_TRIES_CLOSING,
+            Phase::Closed | Phase::Fenced => 0,
         }
     }
 
