@@ -281,7 +281,8 @@ impl<D: Device + 'static> Device for Faulty<D> {
             // Done for its effect; a device behind that takes its time finishes by itself.
             let _moved = Rc::clone(&self.shared).destage().now_or_never();
         }
-        self.begin(OpKind::Write, move |shared, fate| shared.apply(call, fate))
+        let entry = Entry { shared: Rc::clone(&self.shared), call };
+        self.begin(OpKind::Write, move |shared, fate| shared.apply(entry.call, fate))
     }
 
     fn flush(&self) -> LocalBoxFuture<'static, io::Result<()>> {
@@ -325,6 +326,18 @@ impl<D: Device + 'static> Device for Faulty<D> {
 
     fn queued(&self) -> u32 {
         self.shared.state.borrow().delayed + self.shared.inner.queued()
+    }
+}
+
+/// A write in [`State::waiting`], which leaves with the request, whether it was applied or not.
+struct Entry<D> {
+    shared: Rc<Shared<D>>,
+    call: u64,
+}
+
+impl<D> Drop for Entry<D> {
+    fn drop(&mut self) {
+        self.shared.state.borrow_mut().waiting.remove(&self.call);
     }
 }
 

@@ -5,6 +5,7 @@
 //! (see `commit`); a disk that forgets nothing needs neither.
 
 mod commit;
+mod open;
 mod probe;
 #[cfg(test)]
 mod tests;
@@ -21,113 +22,24 @@ use futures::FutureExt;
 use futures::channel::oneshot;
 use futures::future::{LocalBoxFuture, ready};
 use nodeagent_reactor::disk::{DiskFile, Done, Executor, Op, Sink};
-use nodeagent_reactor::priority::{Limits, PriorityQueue};
+use nodeagent_reactor::priority::PriorityQueue;
 use nodeagent_reactor::{AlignedBuf, BufferPool, RealClock, TakeError, is_aligned};
 use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+pub use commit::FlushPolicy;
+pub use open::{OpenError, Options, Trim};
 pub use probe::Probe;
 pub use through::Progress;
 
 /// How long a request waits for memory before it fails: longer means that whoever holds the pool has stopped.
 const MEMORY_WAIT: Duration = Duration::from_secs(10);
-
-/// What may be done with [`Device::trim`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Trim {
-    /// Discard on disks that can; leave files alone, since a hole in a file costs the next write there its speed.
-    #[default]
-    Auto,
-    /// Never.
-    Off,
-    /// Discard, or punch holes.
-    On,
-}
-
-/// How a device is opened.
-#[derive(Clone)]
-pub struct Options {
-    /// The block, 512 or 4096. `None`: the smallest that works.
-    pub block_bytes: Option<u32>,
-    /// See [`Trim`].
-    pub trim: Trim,
-    /// Bounds of what is under way and waits. All devices of one executor together must stay below its depth.
-    pub limits: Limits,
-    /// Durable writes at once from which on they share a flush; zero: never.
-    pub group_flush_at: u32,
-    /// Told of each request.
-    pub observer: Option<Rc<dyn Observer>>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options { block_bytes: None, trim: Trim::Auto, limits: Limits::default(), group_flush_at: 4, observer: None }
-    }
-}
-
-/// A path can't be a device.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Somebody has it.
-    #[error("{} is in use: another process has it open as a device, or it is mounted", .path.display())]
-    InUse {
-        /// Which.
-        path: PathBuf,
-    },
-    /// Neither file nor block device.
-    #[error("{} is neither a regular file nor a block device", .path.display())]
-    NotADevice {
-        /// Which.
-        path: PathBuf,
-    },
-    /// It holds less than a block.
-    #[error("{} is empty: give it a size first", .path.display())]
-    Empty {
-        /// Which.
-        path: PathBuf,
-    },
-    /// Its blocks aren't ours.
-    #[error("{} has blocks of {block_bytes} bytes: only 512 and 4096 are supported", .path.display())]
-    Block {
-        /// Which.
-        path: PathBuf,
-        /// Its block, in bytes.
-        block_bytes: u32,
-    },
-    /// No direct I/O there.
-    #[error("{} takes no direct I/O: put it on ext4, xfs or a disk", .path.display())]
-    NoDirectIo {
-        /// Which.
-        path: PathBuf,
-    },
-    /// Anything else.
-    #[error("could not open {}: {source}", .path.display())]
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-}
-
-impl From<OpenError> for io::Error {
-    fn from(error: OpenError) -> Self {
-        let kind = match &error {
-            OpenError::InUse { .. } => io::ErrorKind::ResourceBusy,
-            OpenError::Io { source, .. } => source.kind(),
-            OpenError::NotADevice { .. } | OpenError::Empty { .. } | OpenError::Block { .. } => io::ErrorKind::InvalidInput,
-            OpenError::NoDirectIo { .. } => io::ErrorKind::Unsupported,
-        };
-        io::Error::new(kind, error)
-    }
-}
 
 /// A file or block device, open and locked. Clones are handles to the same one.
 #[derive(Clone)]
@@ -199,7 +111,7 @@ struct Flushed {
 impl FileDevice {
     /// Opens and locks a file or block device; it must exist and have a size.
     pub fn open(path: &Path, executor: Executor, pool: BufferPool, options: Options) -> Result<Self, OpenError> {
-        let file = open_exclusively(path)?;
+        let file = open::exclusively(path)?;
         let probe = Probe::of(path, &file, options.block_bytes, &pool)?;
         let trims = match (options.trim, probe.block_device) {
             (Trim::Auto | Trim::On, true) if probe.discards => Some(Discard::Disk),
@@ -208,6 +120,8 @@ impl FileDevice {
         };
         // A file's blocks are found through its filesystem's metadata, which is volatile whatever the disk is.
         let forgets = !probe.block_device || probe.write_cache.unwrap_or(true);
+        let by_disk = if probe.fua { FlushPolicy::WITH_FUA } else { FlushPolicy::WITHOUT_FUA };
+        let flush = options.flush.unwrap_or(by_disk);
         let name = match probe.model.as_str() {
             "" => path.display().to_string(),
             model => format!("{} ({model})", path.display()),
@@ -234,7 +148,7 @@ impl FileDevice {
             observer: options.observer,
             queue: RefCell::new(PriorityQueue::new(options.limits)),
             started: RefCell::default(),
-            commit: RefCell::new(Commit::new(options.group_flush_at)),
+            commit: RefCell::new(Commit::new(flush)),
             durable: Cell::new(0),
             aside: Cell::new(0),
         });
@@ -253,29 +167,6 @@ impl FileDevice {
 
     fn pool(&self) -> &BufferPool {
         &self.inner.pool
-    }
-}
-
-fn open_exclusively(path: &Path) -> Result<File, OpenError> {
-    let error = |source: io::Error| match source.raw_os_error() {
-        Some(libc::EBUSY) => OpenError::InUse { path: path.to_owned() },
-        _ => OpenError::Io { path: path.to_owned(), source },
-    };
-    let kind = std::fs::metadata(path).map_err(error)?.file_type();
-    if !kind.is_file() && !kind.is_block_device() {
-        return Err(OpenError::NotADevice { path: path.to_owned() });
-    }
-    // On a block device O_EXCL keeps filesystems and other such openers out; on a file only the lock does.
-    let exclusive = if kind.is_block_device() { libc::O_EXCL } else { 0 };
-    let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
-    let file = open(libc::O_DIRECT | exclusive).map_err(|source| match source.raw_os_error() {
-        Some(libc::EINVAL) => OpenError::NoDirectIo { path: path.to_owned() },
-        _ => error(source),
-    })?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.to_owned() }),
-        Err(TryLockError::Error(source)) => Err(error(source)),
     }
 }
 
@@ -315,7 +206,7 @@ impl Inner {
             }
             Body::Write { offset, data, durable, reply } => {
                 let call = call(data.len());
-                let joined = durable && self.forgets && self.commit.borrow_mut().joins(self.durable.get());
+                let joined = durable && self.forgets && self.commit.borrow().joins(self.durable.get());
                 let dsync = durable && self.forgets && !joined;
                 (Op::Write { file, offset, data, dsync }, Started::Write { call, durable, joined, reply })
             }
@@ -349,13 +240,13 @@ impl Inner {
                 let flush = match (&result, joined) {
                     (Ok(()), true) => {
                         let waiter = Flushed { write: Some(call), called: call.called, reply };
-                        self.commit.borrow_mut().written(waiter)
+                        self.commit.borrow_mut().wait(waiter)
                     }
-                    (_, joined) => {
+                    _ => {
                         self.durable.set(self.durable.get() - u32::from(durable));
                         self.observe(OpKind::Write, call, result.is_ok());
                         drop(reply.send(result));
-                        joined && self.commit.borrow_mut().failed()
+                        false
                     }
                 };
                 self.sync_if(flush);

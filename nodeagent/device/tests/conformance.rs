@@ -200,6 +200,6 @@ fn a_file_with_large_blocks_and_punched_holes_conforms() {
 }
 
 #[test]
-fn a_file_that_never_groups_flushes_conforms() {
-    on_a_file(Backend::Ring, file::Options { group_flush_at: 0, ..file::Options::default() });
+fn a_file_on_which_writes_share_flushes_conforms() {
+    on_a_file(Backend::Ring, file::Options { flush: Some(file::FlushPolicy { up_to: 1, from: 2 }), ..file::Options::default() });
 }

@@ -211,3 +211,16 @@ fn one_seed_twice_is_one_run() {
     assert_eq!(run(3), run(3));
     assert_ne!(run(3), run(4));
 }
+
+#[test]
+fn nothing_is_kept_of_requests_that_could_not_be_done() {
+    let (device, _) = faulty(1);
+    device.plan().set_power(Power::Gone);
+    assert!(done(device.write(write(0, 1, 512, Durability::Durable))).is_err());
+    device.plan().set_power(Power::Hung);
+    drop(device.write(write(0, 1, 512, Durability::Durable)));
+    device.plan().set_power(Power::On);
+    assert!(device.shared.state.borrow().waiting.is_empty());
+    assert_eq!(device.queued(), 0);
+    assert_eq!(read(&device, 0, 512)[0], 0);
+}

@@ -19,6 +19,8 @@ pub struct Probe {
     pub block_bytes: u32,
     /// The disk, or the one under the file's filesystem, has a volatile write cache. `None`: nobody says.
     pub write_cache: Option<bool>,
+    /// The disk makes a single write durable by itself.
+    pub fua: bool,
     /// The disk takes discards.
     pub discards: bool,
     /// Kind of medium.
@@ -64,6 +66,7 @@ impl Probe {
             size_bytes,
             block_bytes,
             write_cache: disk.as_ref().and_then(Disk::write_cache),
+            fua: disk.as_ref().is_some_and(Disk::fua),
             discards: disk.as_ref().is_some_and(Disk::discards),
             media: if block_device { disk.as_ref().map_or(Media::Ssd, Disk::media) } else { Media::File },
             model: if block_device { disk.as_ref().map(Disk::model).unwrap_or_default() } else { String::new() },
@@ -102,6 +105,10 @@ impl Disk {
 
     fn write_cache(&self) -> Option<bool> {
         self.text("queue/write_cache").map(|text| text != "write through")
+    }
+
+    fn fua(&self) -> bool {
+        self.text("queue/fua").is_some_and(|fua| fua == "1")
     }
 
     fn discards(&self) -> bool {

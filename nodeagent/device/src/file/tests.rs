@@ -76,7 +76,9 @@ fn opening_leaves_the_contents_as_they_are_and_cuts_the_size_to_blocks() {
 fn many_durable_writes_at_once_share_flushes_and_all_are_answered() {
     run(async {
         let directory = directory();
-        let device = open(&sized(&directory, 1 << 20), Options { group_flush_at: 4, ..Options::default() }).unwrap();
+        let device =
+            open(&sized(&directory, 1 << 20), Options { flush: Some(FlushPolicy { up_to: 1, from: 4 }), ..Options::default() })
+                .unwrap();
         let writes = (0..64u64).map(|i| device.write(write(i * 4096, vec![i as u8; 4096], Durability::Durable)));
         futures::future::try_join_all(writes).await.unwrap();
         assert_eq!(device.inner.durable.get(), 0);
