@@ -178,10 +178,10 @@ impl<D: Device + 'static> Faulty<D> {
 }
 
 impl<D: Device + 'static> Shared<D> {
-    fn apply(&self, call: u64, fate: Fate) -> LocalBoxFuture<'static, io::Result<()>> {
+    fn apply(&self, entry: &Entry<D>, fate: Fate) -> LocalBoxFuture<'static, io::Result<()>> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        let Some(write) = state.waiting.remove(&call) else { return ready(Err(power_lost())).boxed_local() };
+        let Some(write) = state.waiting.remove(&entry.call) else { return ready(Err(power_lost())).boxed_local() };
         let range = write.offset..write.offset + write.data.len() as u64;
         self.plan.healed(range);
         let Some(cache) = &mut state.cache else {
@@ -282,7 +282,7 @@ impl<D: Device + 'static> Device for Faulty<D> {
             let _moved = Rc::clone(&self.shared).destage().now_or_never();
         }
         let entry = Entry { shared: Rc::clone(&self.shared), call };
-        self.begin(OpKind::Write, move |shared, fate| shared.apply(entry.call, fate))
+        self.begin(OpKind::Write, move |shared, fate| shared.apply(&entry, fate))
     }
 
     fn flush(&self) -> LocalBoxFuture<'static, io::Result<()>> {

@@ -3,6 +3,7 @@ use crate::device::Media;
 use nodeagent_reactor::disk;
 use std::future::Future;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use tokio::task::LocalSet;
 
 fn directory() -> tempfile::TempDir {
