@@ -1,7 +1,7 @@
 //! The client's door: a [`ChunkTransport`] over sockets, with a short way to stores of the same core.
 
 use super::link::Link;
-use super::observe::{Called, Observer};
+use super::observe::{Called, LogLimit, Observer};
 use api_types::checksum::crc32c;
 use api_types::chunk::{ChunkStore, ChunkTransport, Error, Request, Response};
 use api_types::clock::timeout;
@@ -80,6 +80,7 @@ pub(crate) struct Shared {
     pub(crate) pool: BufferPool,
     pub(crate) clock: Rc<dyn Clock>,
     pub(crate) observer: Rc<dyn Observer>,
+    pub(crate) lines: LogLimit,
     links: RefCell<BTreeMap<DeviceId, Rc<Link>>>,
     /// The payload summed last: a unit goes to several replicas in a row, and is summed once. Held only until it is
     /// sent.
@@ -135,7 +136,9 @@ impl TcpTransport {
         clock: Rc<dyn Clock>,
         observer: Rc<dyn Observer>,
     ) -> Self {
-        let shared = Shared { options, directory, pool, clock, observer, links: RefCell::default(), summed: RefCell::default() };
+        let lines = LogLimit::new(Duration::from_secs(10));
+        let (links, summed) = (RefCell::default(), RefCell::default());
+        let shared = Shared { options, directory, pool, clock, observer, lines, links, summed };
         TcpTransport { shared: Rc::new(shared), trace: Rc::default() }
     }
 

@@ -220,7 +220,12 @@ impl Link {
         if matches!(lost, Lost::Refused(Refusal::UnknownDevice) | Lost::Connect { .. } | Lost::Silent(_)) {
             (shared.directory.unknown)(self.device);
         }
-        tracing::debug!(device = %self.device, "data connection lost: {text}");
+        // Most losses mend themselves; being refused or not understood is for a person to look at.
+        let for_people = matches!(lost, Lost::Refused(_) | Lost::Answer(_) | Lost::Unasked);
+        match for_people.then(|| shared.lines.allow(shared.clock.now())).flatten() {
+            Some(held_back) => tracing::warn!(device = %self.device, held_back, "data connection lost: {text}"),
+            None => tracing::debug!(device = %self.device, "data connection lost: {text}"),
+        }
     }
 }
 
