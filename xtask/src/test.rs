@@ -160,15 +160,15 @@ fn clippy(root: &Path, limit: Duration) -> Result<Done> {
     if !has_component("clippy") {
         return Ok(Done::Skipped("clippy is not installed".to_owned()));
     }
-    finish(&mut cargo_in(root, &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]), limit)
+    finish(&mut cargo_in(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]), limit)
 }
 
 fn build(root: &Path, limit: Duration) -> Result<Done> {
-    let done = finish(&mut cargo_in(root, &["build", "--quiet", "--workspace", "--bins"]), limit)?;
+    let done = finish(&mut cargo_in(root, &["build", "--workspace", "--bins"]), limit)?;
     if done != Done::Well {
         return Ok(done);
     }
-    finish(&mut cargo_in(root, &["test", "--quiet", "--workspace", "--no-run"]), limit)
+    finish(&mut cargo_in(root, &["test", "--workspace", "--no-run"]), limit)
 }
 
 fn test(root: &Path, limit: Duration) -> Result<Done> {

@@ -37,7 +37,22 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     ("master-raft", &["api-types", "api-wire", "api-telemetry", "master-state"]),
     ("master-server", &["api-types", "api-wire", "api-telemetry", "master-state", "master-raft"]),
     ("csi", &API),
-    ("cli", &["api-types", "api-wire", "api-telemetry", "csi", "master-server", "nodeagent-agent", "nodeagent-frontend"]),
+    // The one binary: it starts every process, and formats devices.
+    (
+        "cli",
+        &[
+            "api-types",
+            "api-wire",
+            "api-telemetry",
+            "csi",
+            "master-server",
+            "nodeagent-agent",
+            "nodeagent-frontend",
+            "nodeagent-engine",
+            "nodeagent-device",
+            "nodeagent-reactor",
+        ],
+    ),
     (
         "sim",
         &[
