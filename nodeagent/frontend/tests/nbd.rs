@@ -1,5 +1,7 @@
 //! The NBD server before the tools that people use: qemu-img, qemu-io, nbdinfo, nbdcopy and fio.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test says so when something is not as it should be")]
+
 use api_types::VolumeId;
 use client_volume::BlockError;
 use nodeagent_frontend::testing::{MemoryBlock, context};

@@ -196,8 +196,14 @@ impl LoopDevice {
     /// Takes it away. One in use is `Busy` and stays, unless `lazily`: then it goes when its last user does.
     pub(crate) fn remove(&self, lazily: bool) -> Result<(), FrontEndError> {
         let busy = |by: &str| FrontEndError::Busy { device: self.path().display().to_string(), by: by.to_owned() };
-        if !lazily && self.held() {
-            return Err(busy("mounted, or held by another block device"));
+        if !lazily {
+            if self.held() {
+                return Err(busy("mounted, or held by another block device"));
+            }
+            // The kernel lets nobody change a device with requests under way, and waits for them without a bound.
+            if !Self::waited(|| !self.active()) {
+                return Err(busy("requests are under way"));
+            }
         }
         let node = match self.open(false) {
             Ok(node) => node,
@@ -214,20 +220,37 @@ impl LoopDevice {
         if lazily {
             return Ok(());
         }
+        if Self::waited(|| self.backing().is_none()) {
+            return Ok(());
+        }
+        self.keep();
+        Err(busy("opened by a process"))
+    }
+
+    /// Waits, for a short bounded time, until something is so.
+    fn waited(so: impl Fn() -> bool) -> bool {
         let mut waited = Duration::ZERO;
-        while self.backing().is_some() {
+        while !so() {
             if waited >= GONE_LIMIT {
-                self.keep();
-                return Err(busy("opened by a process"));
+                return false;
             }
             std::thread::sleep(GONE_STEP);
             waited += GONE_STEP;
         }
-        Ok(())
+        true
+    }
+
+    /// Requests are under way.
+    fn active(&self) -> bool {
+        let counts = std::fs::read_to_string(self.sys().join("inflight")).unwrap_or_default();
+        counts.split_ascii_whitespace().any(|count| count != "0")
     }
 
     /// Takes the order to go with the last user back.
     fn keep(&self) {
+        if self.active() {
+            return tracing::warn!(device = self.number, "a busy loop device goes when its last user does");
+        }
         let Ok(node) = self.open(false) else { return };
         let mut info = Info::new_zeroed();
         if ioctl_with(&node, LOOP_GET_STATUS64, &mut info).is_ok() {

@@ -85,10 +85,9 @@ pub fn cleanup_orphans(run_dir: &Path) -> Vec<String> {
     // What has no directory any more.
     let known = |path: &Path| alive.iter().any(|place| path.starts_with(place.dir()));
     for (device, backing) in LoopDevice::below(&root(run_dir)) {
-        if !known(&backing) && !device.labelled_below(alive.iter().map(Place::dir)) {
-            if let Err(error) = device.remove(true) {
-                stays.push(error.to_string());
-            }
+        let living = known(&backing) || device.labelled_below(alive.iter().map(Place::dir));
+        if !living && let Err(error) = device.remove(true) {
+            stays.push(error.to_string());
         }
     }
     for mount in mounts_below(&root(run_dir)).into_iter().filter(|mount| !known(mount)) {

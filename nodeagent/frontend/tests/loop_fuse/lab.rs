@@ -185,10 +185,10 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.dir().join("fs")).stderr(Stdio::null()).status();
         for found in adopt(&self.run_dir()) {
             let _ = abandon(&self.run_dir(), found.volume);
         }
+        let _ = Command::new("umount").arg("-l").arg(self.dir().join("fs")).stderr(Stdio::null()).status();
         self.holders().into_iter().for_each(kill);
         let stays = cleanup_orphans(&self.run_dir());
         if !stays.is_empty() {
@@ -210,9 +210,14 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let done = Command::new("umount").arg(&self.0).status();
-        if !done.is_ok_and(|status| status.success()) {
-            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        // Without a server this hangs, and no signal ends it, until the lab aborts the session: never wait for long.
+        if let Ok(mut unmounting) = Command::new("umount").arg(&self.0).spawn() {
+            for _ in 0..500 {
+                if unmounting.try_wait().is_ok_and(|status| status.is_some()) {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
         }
     }
 }
