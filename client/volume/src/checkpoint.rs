@@ -11,10 +11,10 @@
 
 use crate::leaves::Pins;
 use crate::map::{Frozen, LEAF_BYTES, NodePointer, WrittenLeaf, encode_branch};
+use crate::nodes::Nodes;
 use crate::record::Trailer;
 use crate::root::{BODY_NODE_BYTES, Body, Log, LogState, Root};
 use crate::volume::{Inner, Phase, State};
-use api_types::checksum::crc32c;
 use api_types::limits::UNIT_DATA_BYTES_MAX;
 use api_types::master::{ChunkRecord, ChunkState, Error as MasterError, RootPointer};
 use api_types::{ChunkId, QosClass, StreamId};
@@ -437,7 +437,7 @@ impl Inner {
     }
 
     /// Appends one unit to the index stream.
-    async fn append_index(&self, data: Vec<Bytes>) -> Result<Position, StreamError> {
+    pub(crate) async fn append_index(&self, data: Vec<Bytes>) -> Result<Position, StreamError> {
         let sequence = {
             let mut state = self.state.borrow_mut();
             state.index.sequence += 1;
@@ -458,52 +458,5 @@ pub(crate) fn sealed_length(record: &ChunkRecord) -> u32 {
     match record.state {
         ChunkState::Sealed { length } => length,
         ChunkState::Granted => 0,
-    }
-}
-
-/// Packs nodes into units of the index stream.
-struct Nodes<'a> {
-    inner: &'a Inner,
-    pending: Vec<Bytes>,
-    pending_bytes: usize,
-    written: Vec<NodePointer>,
-    put: usize,
-}
-
-impl<'a> Nodes<'a> {
-    fn new(inner: &'a Inner) -> Self {
-        Nodes { inner, pending: Vec::new(), pending_bytes: 0, written: Vec::new(), put: 0 }
-    }
-
-    /// Takes a node; its number is the place of its pointer in what [`Nodes::finish`] returns.
-    async fn put(&mut self, node: Vec<u8>) -> Result<usize, StreamError> {
-        if self.pending_bytes + node.len() > UNIT_DATA_BYTES_MAX as usize {
-            self.flush().await?;
-        }
-        self.pending_bytes += node.len();
-        self.pending.push(node.into());
-        self.put += 1;
-        Ok(self.put - 1)
-    }
-
-    async fn flush(&mut self) -> Result<(), StreamError> {
-        if self.pending.is_empty() {
-            return Ok(());
-        }
-        let nodes = std::mem::take(&mut self.pending);
-        self.pending_bytes = 0;
-        let position = self.inner.append_index(nodes.clone()).await?;
-        let mut offset = position.offset;
-        for node in nodes {
-            let length = node.len() as u32;
-            self.written.push(NodePointer { chunk: position.chunk, offset, length, crc: crc32c(&node) });
-            offset += length;
-        }
-        Ok(())
-    }
-
-    async fn finish(mut self) -> Result<Vec<NodePointer>, StreamError> {
-        self.flush().await?;
-        Ok(self.written)
     }
 }

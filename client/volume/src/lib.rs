@@ -13,6 +13,7 @@ mod leaves;
 mod map;
 #[cfg(test)]
 mod model;
+mod nodes;
 mod open;
 mod read;
 mod reclaim;
