@@ -15,3 +15,4 @@ pub mod priority;
 
 pub use buffer::{AlignedBuf, BufferPool, PoolInfo, PoolOptions, TakeError, is_aligned};
 pub use clock::{RealClock, RealRng};
+pub use core::{Core, spawn_local};
