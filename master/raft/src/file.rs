@@ -57,8 +57,11 @@ pub(crate) fn replace(directory: &Path, name: &str, magic: [u8; 4], head: &[u8],
     sync_directory(directory)
 }
 
+/// Head and body of a file.
+pub(crate) type Parts = (Vec<u8>, Vec<u8>);
+
 /// Reads head and body of a file; `None` when there is none.
-pub(crate) fn read(path: &Path, magic: [u8; 4]) -> Result<Option<(Vec<u8>, Vec<u8>)>, OpenError> {
+pub(crate) fn read(path: &Path, magic: [u8; 4]) -> Result<Option<Parts>, OpenError> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

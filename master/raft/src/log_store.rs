@@ -132,7 +132,7 @@ impl Shared {
                 if self.hard.purged.is_some_and(|purged| index <= purged.index) {
                     return Ok(());
                 }
-                let last = self.entries.last_key_value().map(|(index, _)| *index).or(self.hard.purged.map(|id| id.index));
+                let last = self.entries.last_key_value().map(|(index, _)| *index).or_else(|| self.hard.purged.map(|id| id.index));
                 if last.is_some_and(|last| index != last + 1) {
                     return Err(format!("entry {index} follows entry {}", last.unwrap_or(0)));
                 }
@@ -193,7 +193,7 @@ impl Worker {
                     None => Ok(()),
                 };
                 let result = result.and_then(|()| self.start(operation, &mut waiting));
-                broken = broken.or(result.err().map(|error| error.to_string()));
+                broken = broken.or_else(|| result.err().map(|error| error.to_string()));
             }
             if !waiting.is_empty() && broken.is_none() {
                 broken = self.log.sync().err().map(|error| error.to_string());
@@ -226,7 +226,7 @@ impl Worker {
 }
 
 fn reply(sender: oneshot::Sender<io::Result<()>>, result: io::Result<()>) -> io::Result<()> {
-    let copy = result.as_ref().map(|()| ()).map_err(|error| io::Error::other(error.to_string()));
+    let copy = result.as_ref().copied().map_err(|error| io::Error::other(error.to_string()));
     // Whoever asked may be gone; it is done all the same.
     let _ = sender.send(result);
     copy

@@ -74,7 +74,7 @@ impl SegmentLog {
             }
         }
         let next_sequence = records.last().map(|record| record.sequence + 1);
-        let next_sequence = next_sequence.or(segments.last().map(|segment| segment.first_sequence)).unwrap_or(1);
+        let next_sequence = next_sequence.or_else(|| segments.last().map(|segment| segment.first_sequence)).unwrap_or(1);
         if segments.is_empty() {
             segments.push(create(directory, segment_bytes, 1).map_err(OpenError::io(directory))?);
         }

@@ -35,7 +35,7 @@ pub struct ChunkCounts {
     /// Copies being made.
     pub in_repair: u64,
     /// Sealed, with no whole copy on a device that isn't lost.
-    pub unreachable: u64,
+    pub lost: u64,
 }
 
 impl State {
@@ -321,7 +321,7 @@ impl State {
             open: self.open_chunks,
             under_replicated: self.short.len() as u64,
             in_repair: self.devices.values().map(|device| device.repairs.len() as u64).sum(),
-            unreachable: self.short.range(..(1, ChunkId(0))).count() as u64,
+            lost: self.short.range(..(1, ChunkId(0))).count() as u64,
         }
     }
 }
