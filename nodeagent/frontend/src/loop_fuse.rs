@@ -68,6 +68,11 @@ impl LoopFuse {
     /// See [`FrontEnd::export`].
     pub async fn attach(&self, device: Rc<dyn BlockDevice>, spec: Spec) -> Result<Rc<dyn Attachment>, FrontEndError> {
         self.check(&*device, &spec)?;
+        // Memory that this core waits for must not be written back through the devices that it serves. A wish: it takes
+        // a privilege that root may lack.
+        if let Err(errno) = rustix::process::configure_io_flusher_behavior(true) {
+            tracing::debug!(%errno, "this thread may wait for its own devices when memory is short");
+        }
         let place = Place::of(&self.run_dir, spec.volume);
         let adapter = Adapter::new(device, self.context.clone());
         let (link, mut given) = self.session(&place).await?;

@@ -18,14 +18,14 @@ use bytes::Bytes;
 use futures::FutureExt;
 use nix::errno::Errno;
 use nix::sys::uio::{readv, writev};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use zerocopy::IntoBytes;
 
@@ -44,6 +44,9 @@ const BODY_MAX: usize = 512;
 /// Seconds for which the kernel may believe names and attributes. Nothing changes without our telling it.
 const VALID_SECONDS: u64 = 3600;
 
+/// Why a server ended that was asked to.
+const STOPPED: &str = "the server was stopped";
+
 /// Serves one mount from one descriptor.
 pub(crate) struct Server {
     adapter: Rc<Adapter>,
@@ -53,7 +56,11 @@ pub(crate) struct Server {
     requests: Arc<Semaphore>,
     budget: Arc<Semaphore>,
     reading: RefCell<Option<AbortHandle>>,
+    /// The reader is to stop when it has started what it read.
+    stopping: Cell<bool>,
+    stop: Notify,
     ended: RefCell<Option<String>>,
+    changed: Notify,
 }
 
 impl Server {
@@ -69,7 +76,10 @@ impl Server {
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             budget: Arc::new(Semaphore::new(BUDGET_PAGES)),
             reading: RefCell::new(None),
+            stopping: Cell::new(false),
+            stop: Notify::new(),
             ended: RefCell::new(None),
+            changed: Notify::new(),
         });
         if resend {
             server.notify(abi::notify::RESEND, &[])?;
@@ -111,38 +121,52 @@ impl Server {
 
     /// Reads no more requests, and waits until those that were read are answered. Later ones stay in the kernel.
     pub(crate) async fn drain(&self) {
-        self.stop_reading();
+        self.stopping.set(true);
+        self.stop.notify_one();
+        // The reader may wait for room to start the last request that it read: it must not be dropped there.
+        loop {
+            let changed = self.changed.notified();
+            if self.ended.borrow().is_some() {
+                break;
+            }
+            changed.await;
+        }
         // The semaphore is never closed.
         let _all = self.requests.acquire_many(REQUESTS_MAX as u32).await;
     }
 
     /// Reads and answers nothing more, at once. What was read stays unanswered in the kernel.
     pub(crate) fn close(&self) {
-        self.stop_reading();
+        if let Some(reading) = self.reading.borrow_mut().take() {
+            reading.abort();
+        }
         *self.answers.borrow_mut() = None;
         self.end("the server was closed".to_owned());
     }
 
-    fn stop_reading(&self) {
-        if let Some(reading) = self.reading.borrow_mut().take() {
-            reading.abort();
-        }
-    }
-
     fn end(&self, why: String) {
         self.ended.borrow_mut().get_or_insert(why);
+        self.changed.notify_waiters();
     }
 
     async fn read_all(self: &Rc<Self>, fuse: &AsyncFd<OwnedFd>) -> String {
         let mut head = [0; HEAD_BYTES];
         let mut data = AlignedBuf::new(MAX_WRITE as usize);
         loop {
-            let mut ready = match fuse.readable().await {
+            let readable = tokio::select! {
+                biased;
+                () = self.stop.notified() => return STOPPED.to_owned(),
+                readable = fuse.readable() => readable,
+            };
+            let mut ready = match readable {
                 Ok(ready) => ready,
                 Err(error) => return format!("waiting for requests: {error}"),
             };
             let mut turn = 0;
             loop {
+                if self.stopping.get() {
+                    return STOPPED.to_owned();
+                }
                 let mut into = [IoSliceMut::new(&mut head), IoSliceMut::new(data.as_mut())];
                 match readv(fuse.get_ref(), &mut into) {
                     Ok(total) => self.dispatch(&head, &mut data, total).await,
@@ -357,11 +381,5 @@ impl Server {
         slices.push(IoSlice::new(head.as_bytes()));
         slices.extend(parts.iter().map(|part| IoSlice::new(part)));
         writev(fuse.as_fd(), &slices).map(drop)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop_reading();
     }
 }

@@ -165,21 +165,35 @@ fn shake_hands(mut fuse: &File) -> Result<Negotiated, String> {
 /// Waits for an agent that brings a session whose holder died.
 fn take_over(listener: UnixListener, options: &Options) -> Result<Holder, String> {
     ready_to_take()?;
-    let mut waiting = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-    poll(&mut waiting, PollTimeout::from(INIT_LIMIT_MS)).map_err(|errno| format!("poll: {errno}"))?;
-    let (stream, _) = listener.accept().map_err(|error| format!("no agent brought a session: {error}"))?;
-    let connection = Connection::new(0, stream).map_err(|error| format!("an agent was refused: {error}"))?;
+    let deadline = now_ms() + u64::from(INIT_LIMIT_MS);
+    while now_ms() < deadline {
+        let mut waiting = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+        let left = deadline.saturating_sub(now_ms()).min(INIT_LIMIT_MS.into()) as u16;
+        match poll(&mut waiting, PollTimeout::from(left)) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(format!("poll: {errno}")),
+        }
+        // Somebody else may come first, to see whether there is a holder.
+        let Some((connection, fuse, negotiated)) = listener.accept().ok().and_then(|(stream, _)| brought(stream)) else {
+            continue;
+        };
+        let ledger = Ledger::taken_over(0, connection.pid);
+        send(connection.stream.as_fd(), &Record::new(kind::DONE), None).map_err(|error| error.to_string())?;
+        let mut holder = Holder::new(listener, fuse, negotiated, options.mount.clone(), ledger);
+        holder.connections.push(connection);
+        return Ok(holder);
+    }
+    Err("no agent brought a session".to_owned())
+}
+
+/// The session that a new connection brings, if it does.
+fn brought(stream: UnixStream) -> Option<(Connection, OwnedFd, Negotiated)> {
+    let connection = Connection::new(0, stream).ok()?;
     match receive(connection.stream.as_fd()) {
         Ok((record, Some(fuse))) if record.kind == kind::GIVE => {
-            let negotiated = Negotiated { kernel_minor: record.kernel_minor, flags: record.negotiated };
-            let ledger = Ledger::taken_over(0, connection.pid);
-            send(connection.stream.as_fd(), &Record::new(kind::DONE), None).map_err(|error| error.to_string())?;
-            let mut holder = Holder::new(listener, fuse, negotiated, options.mount.clone(), ledger);
-            holder.connections.push(connection);
-            Ok(holder)
+            Some((connection, fuse, Negotiated { kernel_minor: record.kernel_minor, flags: record.negotiated }))
         }
-        Ok(_) => Err("an agent brought no session".to_owned()),
-        Err(error) => Err(format!("an agent brought no session: {error}")),
+        _ => None,
     }
 }
 

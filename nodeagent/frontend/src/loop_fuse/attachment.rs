@@ -20,6 +20,10 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// A server that another one replaces has less time: the holder kills it soon after.
 const SUPERSEDED_LIMIT: Duration = Duration::from_millis(1_500);
 
+/// How often a new holder is tried for when one died, and the pause between.
+const HOLDER_TRIES: u32 = 10;
+const HOLDER_PAUSE: Duration = Duration::from_secs(1);
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Attached,
@@ -80,7 +84,7 @@ impl LoopAttachment {
                 }
                 match order {
                     Order::Superseded => return state.step_aside().await,
-                    Order::Gone => match state.new_holder().await {
+                    Order::Gone => match state.new_holder_at_last().await {
                         Ok(again) => stream = again,
                         Err(error) => {
                             let trouble = format!("its holder died and no new one could be started: {error}");
@@ -138,6 +142,21 @@ impl State {
         drained
     }
 
+    /// Tries a few times: what killed the holder may have been the lack of memory.
+    async fn new_holder_at_last(&self) -> Result<tokio::net::UnixStream, FrontEndError> {
+        let mut tries = 1;
+        loop {
+            match self.new_holder().await {
+                Err(error) if tries < HOLDER_TRIES && self.server.ended().is_none() => {
+                    tracing::warn!(volume = %self.spec.volume, %error, "no new holder yet");
+                    tries += 1;
+                    self.front_end.context.clock.sleep(HOLDER_PAUSE).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
     /// The holder died: a new one gets the session from us before this agent dies too.
     async fn new_holder(&self) -> Result<tokio::net::UnixStream, FrontEndError> {
         if self.server.ended().is_some() {
@@ -191,7 +210,13 @@ impl State {
             return Ok(());
         }
         let device = self.device.clone();
-        let removed = self.front_end.blocking("removing the loop device", move || device.remove(false)).await;
+        let removed = if *phase == Phase::Released {
+            // The kernel would ask a server for what it still holds, and there is none.
+            let by = "this agent serves it no longer".to_owned();
+            Err(FrontEndError::Busy { device: device.path().display().to_string(), by })
+        } else {
+            self.front_end.blocking("removing the loop device", move || device.remove(false)).await
+        };
         let abort = match removed {
             Ok(()) => false,
             Err(error) if !force => return Err(error),
