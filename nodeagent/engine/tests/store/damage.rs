@@ -1,11 +1,14 @@
 //! Flipped bits and torn writes: found, named, and survived where there is a second copy.
 
 use crate::world::{append, delete, fresh, info, open, read, run, seal, shape, try_open, unit};
-use api_types::ChunkId;
 use api_types::chunk::{Error, Sealed};
-use nodeagent_device::{Device, Faulty, Latency, Memory, OpKind, Power};
+use api_types::{ChunkId, QosClass};
+use bytes::Bytes;
+use futures::future::LocalBoxFuture;
+use nodeagent_device::{Device, Faulty, Info, Latency, Memory, OpKind, Power, Write};
 use nodeagent_engine::{Engine, OpenError};
 use nodeagent_reactor::RealRng;
+use std::io;
 use std::rc::Rc;
 
 const SUPERBLOCKS: [u64; 2] = [0, 1 << 20];
@@ -219,4 +222,82 @@ fn a_hung_device_is_told_within_the_limit() {
         faulty.plan().clear();
         assert_eq!(append(&engine, shape(5), 16384, &unit(shape(5), 16384, 1, 1)).await, Err(Error::Sealed { length: 12288 }));
     });
+}
+
+#[test]
+fn a_torn_first_unit_never_completes_a_deleted_one() {
+    run(async {
+        let memory = Memory::new(64 << 20, 4096);
+        let device: Rc<dyn Device> = Rc::new(WithoutTrim::new(memory.clone()));
+        crate::world::make(&device).await;
+        let engine = open(&device).await;
+        for id in 1..60 {
+            // Zeros, four blocks of them: the next first unit may well begin the same way.
+            append(&engine, shape(id), 0, &unit(shape(id), 0, 16384, 0)).await.unwrap();
+            delete(&engine, id).await.unwrap();
+        }
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        let layout = engine.superblock().layout;
+        drop(engine);
+        let heads = (0..u64::from(layout.extents)).map(|extent| layout.extents_offset + (extent << 20));
+        let reserved: Vec<u64> = heads.filter(|at| memory.peek(*at, 4) == b"BSLR").collect();
+        assert!(reserved.len() >= 8);
+        reserved.iter().for_each(|at| memory.poke(*at, &[0; 4096]));
+        assert!(open(&device).await.infos(ChunkId(0), 100).is_empty());
+    });
+}
+
+#[test]
+fn everything_of_a_store_ends_with_its_last_handle() {
+    run(async {
+        let (_, device, engine) = fresh(64).await;
+        let clone = engine.clone();
+        append(&engine, shape(5), 0, &unit(shape(5), 0, 4096, 1)).await.unwrap();
+        drop(engine);
+        append(&clone, shape(5), 8192, &unit(shape(5), 8192, 4096, 1)).await.unwrap();
+        drop(clone);
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(Rc::strong_count(&device), 1);
+    });
+}
+
+/// A disk that keeps what nobody needs.
+struct WithoutTrim {
+    memory: Memory,
+    info: Info,
+}
+
+impl WithoutTrim {
+    fn new(memory: Memory) -> Self {
+        let info = Info { trims: false, ..memory.info().clone() };
+        WithoutTrim { memory, info }
+    }
+}
+
+impl Device for WithoutTrim {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn read(&self, offset: u64, length: u32, qos: QosClass) -> LocalBoxFuture<'static, io::Result<Bytes>> {
+        self.memory.read(offset, length, qos)
+    }
+
+    fn write(&self, write: Write) -> LocalBoxFuture<'static, io::Result<()>> {
+        self.memory.write(write)
+    }
+
+    fn flush(&self) -> LocalBoxFuture<'static, io::Result<()>> {
+        self.memory.flush()
+    }
+
+    fn trim(&self, _: u64, _: u64) -> LocalBoxFuture<'static, io::Result<()>> {
+        panic!("this disk can't trim")
+    }
+
+    fn queued(&self) -> u32 {
+        0
+    }
 }
