@@ -236,7 +236,7 @@ fn fio_verifies_through_its_nbd_engine() {
     // fio wants to make a file for the job: in a directory that goes.
     let dir = tempfile::tempdir().unwrap();
     let directory = format!("--directory={}", dir.path().display());
-    succeeds("fio", &[&job[..], &[&directory, "--bsrange=512-64k", "--do_verify=1"]].concat());
+    succeeds("fio", &[&job[..], &[&directory, "--bsrange=512-64k", "--do_verify=1", "--verify_state_save=0"]].concat());
 }
 
 #[test]

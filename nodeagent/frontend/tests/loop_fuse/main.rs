@@ -80,7 +80,14 @@ fn fio(device: &str, size: &str, extra: &[&str]) -> std::process::Child {
     let filename = format!("--filename={device}");
     let size = format!("--size={size}");
     let mut arguments = vec!["--name=v", &filename, &size, "--direct=1", "--ioengine=libaio", "--rw=randwrite", "--bs=4k"];
-    arguments.extend(["--iodepth=32", "--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--randseed=7"]);
+    arguments.extend([
+        "--iodepth=32",
+        "--verify=crc32c",
+        "--verify_fatal=1",
+        "--verify_state_save=0",
+        "--do_verify=1",
+        "--randseed=7",
+    ]);
     arguments.extend(extra);
     lab::spawn("fio", &arguments)
 }
