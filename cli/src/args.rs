@@ -1,8 +1,8 @@
 //! What may be written on the command line.
 
-use crate::cluster::{MemberCommand, NodeCommand};
-use crate::connect::Connection;
+use crate::cluster::{MasterCommand, NodeCommand};
 use crate::dev::DevArgs;
+use crate::device::DeviceCommand;
 use crate::output::Format;
 use crate::status::StatusArgs;
 use crate::volume::VolumeCommand;
@@ -39,28 +39,18 @@ pub(crate) enum Command {
     /// List the nodes; forget one that is gone for good.
     #[command(subcommand)]
     Node(NodeCommand),
-    /// List devices.
+    /// List devices, look at one, make one ours.
     #[command(subcommand)]
     Device(DeviceCommand),
-    /// List, add and remove masters.
+    /// Run a master; or list, add and remove masters.
     #[command(subcommand)]
-    Master(MemberCommand),
+    Master(MasterCommand),
     /// Run a node agent.
     Agent(nodeagent_agent::AgentArgs),
     /// Run the CSI driver.
     Csi(csi::CsiArgs),
     /// Start a cluster of separate processes in a directory of this machine, for trying it out.
     Dev(DevArgs),
-}
-
-/// `basalt device …`
-#[derive(Subcommand, Debug)]
-pub(crate) enum DeviceCommand {
-    /// List the devices that the masters know.
-    List {
-        #[command(flatten)]
-        connection: Connection,
-    },
 }
 
 #[cfg(test)]

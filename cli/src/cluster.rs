@@ -8,15 +8,17 @@ use api_types::NodeName;
 use api_wire::proto::master as pb;
 use clap::Subcommand;
 
-/// `basalt master …`
+/// Who belongs to the group of masters.
 #[derive(Subcommand, Debug)]
-pub(crate) enum MemberCommand {
+pub(crate) enum MasterCommand {
+    /// Run a master until a signal ends it.
+    Run(Box<master_server::MasterArgs>),
     /// List the masters, who leads, and how far the others are behind.
     List {
         #[command(flatten)]
         connection: Connection,
     },
-    /// Add a master that has been started with --join. It votes once it has caught up.
+    /// Add a master that has been started without --initial. It votes once it has caught up.
     Add {
         /// Its number, as given to `basalt master --id`.
         id: u64,
@@ -52,19 +54,21 @@ pub(crate) enum NodeCommand {
 }
 
 /// Runs `basalt master …`.
-pub(crate) async fn member(command: MemberCommand, format: Format) -> Result<(), Failure> {
+/// Answers what is asked of a running group; a master itself runs on runtimes of its own and is started by `main`.
+pub(crate) async fn member(command: MasterCommand, format: Format) -> Result<(), Failure> {
     match command {
-        MemberCommand::List { connection } => {
+        MasterCommand::Run(_) => Ok(()),
+        MasterCommand::List { connection } => {
             let masters = connection.connect()?;
             let members = status::fetch_members(&masters).await?;
             Ok(print(format, &members, |members| members_table(members))?)
         }
-        MemberCommand::Add { id, address, connection } => {
+        MasterCommand::Add { id, address, connection } => {
             let members = connection.connect()?.add_member(id, &address).await;
             let what = format!("could not add master {id} at {address}");
             show_members(members.map_err(|error| Failure::from(error).context(what))?, format)
         }
-        MemberCommand::Remove { id, connection } => {
+        MasterCommand::Remove { id, connection } => {
             let members = connection.connect()?.remove_member(id).await;
             let what = format!("could not remove master {id}");
             show_members(members.map_err(|error| Failure::from(error).context(what))?, format)

@@ -7,6 +7,7 @@ mod args;
 mod cluster;
 mod connect;
 mod dev;
+mod device;
 mod failure;
 mod output;
 mod services;
@@ -14,8 +15,10 @@ mod size;
 mod status;
 mod volume;
 
-use args::{Cli, Command, DeviceCommand};
+use args::{Cli, Command};
 use clap::Parser;
+use cluster::MasterCommand;
+use device::DeviceCommand;
 use failure::Failure;
 use std::process::ExitCode;
 
@@ -40,6 +43,9 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Volume(command) => services::block_on(volume::run(command, format)),
         Command::Node(command) => services::block_on(cluster::node(command, format)),
         Command::Device(DeviceCommand::List { connection }) => services::block_on(cluster::devices(&connection, format)),
+        Command::Device(DeviceCommand::Format(args)) => services::block_on_local(device::format(args, format)),
+        Command::Device(DeviceCommand::Inspect { path }) => services::block_on_local(device::inspect(&path, format)),
+        Command::Master(MasterCommand::Run(args)) => services::master(*args),
         Command::Master(command) => services::block_on(cluster::member(command, format)),
         Command::Agent(args) => services::agent(args),
         Command::Csi(args) => services::csi(args),

@@ -7,7 +7,15 @@ use std::process::ExitCode;
 
 /// Runs the CSI driver until a signal ends it.
 pub(crate) fn csi(args: csi::CsiArgs) -> Result<(), Failure> {
+    // It has a thread and a runtime of its own, and so comes before ours.
+    let telemetry = api_telemetry::init(&args.telemetry, "csi", args.node_name.as_deref().unwrap_or("controller"));
+    let _telemetry = telemetry.context("could not set up logs and metrics")?;
     block_on(async { csi::run(args).await.context("the CSI driver stopped") })
+}
+
+/// Runs a master until a signal ends it.
+pub(crate) fn master(args: master_server::MasterArgs) -> Result<(), Failure> {
+    master_server::run(args).context("the master stopped").map_err(Failure::from)
 }
 
 /// Runs a node agent until a signal ends it.
@@ -27,6 +35,12 @@ where
         .build()
         .context("could not start the runtime")?;
     Ok(runtime.block_on(command)?)
+}
+
+/// Runs a command that works on disks: on this one thread, where the disks' driver lives too.
+pub(crate) fn block_on_local<F: Future<Output = Result<(), Failure>>>(command: F) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("could not start the runtime")?;
+    tokio::task::LocalSet::new().block_on(&runtime, command)
 }
 
 /// Holds /dev/fuse open for an agent. No runtime, no thread, no flags parser.

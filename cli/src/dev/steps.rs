@@ -260,6 +260,7 @@ fn master_flags(site: &MasterSite, all: &[MasterSite]) -> Vec<String> {
     let initial: Vec<String> = all.iter().map(|other| format!("{}={}", other.id, other.listen)).collect();
     vec![
         "master".to_owned(),
+        "run".to_owned(),
         "--id".to_owned(),
         site.id.to_string(),
         "--listen".to_owned(),

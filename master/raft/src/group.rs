@@ -11,7 +11,9 @@ use crate::types::{Proposal, Raft, TypeConfig};
 use api_types::ClusterId;
 use master_state::{Command, Event, Outcome, State};
 use openraft::async_runtime::WatchReceiver;
-use openraft::errors::{ClientWriteError, ForwardToLeader, InitializeError, LinearizableReadError, RaftError};
+use openraft::errors::{
+    ChangeMembershipError, ClientWriteError, ForwardToLeader, InitializeError, LinearizableReadError, RaftError,
+};
 use openraft::metrics::RaftServerMetrics;
 use openraft::{BasicNode, Config, ReadPolicy, ServerState, SnapshotPolicy};
 use parking_lot::{Mutex, RwLock};
@@ -342,6 +344,10 @@ pub(crate) fn write_error(error: RaftError<TypeConfig, ClientWriteError<TypeConf
         RaftError::APIError(ClientWriteError::ForwardToLeader(forward)) => not_leader(&forward),
         // It was in the log of a leader that lost its place; the retry with the same request id settles it.
         RaftError::APIError(ClientWriteError::LogEntryDiscarded(forward)) => not_leader(&forward),
+        // The change before this one isn't through yet, or this leader is too new: try again.
+        RaftError::APIError(ClientWriteError::ChangeMembershipError(
+            error @ (ChangeMembershipError::InProgress(_) | ChangeMembershipError::UncommittedLeaderLog(_)),
+        )) => GroupError::Unavailable(error.to_string()),
         RaftError::APIError(ClientWriteError::ChangeMembershipError(error)) => GroupError::Refused(error.to_string()),
         RaftError::APIError(error) => GroupError::Refused(error.to_string()),
         RaftError::Fatal(error) => GroupError::Fatal(error.to_string()),

@@ -11,9 +11,11 @@
 
 mod args;
 mod leader;
+mod master;
 mod run;
 mod service;
 mod status;
 
 pub use args::{ArgsError, MasterArgs};
+pub use master::{Master, MasterConfig};
 pub use run::{RunError, run};
