@@ -77,7 +77,7 @@ impl GroupConfig {
             install_snapshot_timeout: 120_000,
             snapshot_policy: SnapshotPolicy::LogsSinceLast(self.snapshot_after),
             max_in_snapshot_log_to_keep: self.log_kept,
-            purge_batch_size: 256,
+            purge_batch_size: self.log_kept.clamp(1, 256),
             enable_pre_vote: Some(true),
             ..Config::default()
         };

@@ -72,7 +72,7 @@ impl Cluster {
         let mut config = MasterConfig::new(id, process.directory.path());
         config.initial = initial;
         config.group.snapshot_after = self.snapshot_after;
-        config.group.log_kept = self.snapshot_after.min(config.group.log_kept);
+        config.group.log_kept = (self.snapshot_after / 10).min(config.group.log_kept);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let address = process.address;
         let started = runtime.spawn(async move {
