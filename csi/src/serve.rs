@@ -63,6 +63,9 @@ pub struct CsiArgs {
     /// Label of this node for the topology, as key=value. May be given several times.
     #[arg(long = "label", value_parser = parse_label)]
     pub labels: Vec<(String, String)>,
+    /// Logs, metrics and traces; set up by whoever calls [`run`].
+    #[command(flatten)]
+    pub telemetry: api_telemetry::TelemetryArgs,
 }
 
 /// Why the driver could not start, or stopped.
