@@ -1,1 +1,28 @@
-//! placeholder
+//! A whole cluster on one thread and one seed: real engines on devices that forget and tear, the real stream client, the
+//! real state of the masters, and between them a network and a clock that are only simulated.
+//!
+//! ```text
+//!   writers ─▶ client-stream ─▶ network (delays, losses, partitions) ─▶ nodeagent-engine ─▶ Faulty(Memory)
+//!                   └────────▶ masters (latency, silence, lost answers) ─▶ master-state
+//! ```
+//! A run is a pure function of its seed: the same seed gives the same story, word for word. What must hold is in
+//! [`check`], one file for each invariant:
+//!
+//! | checker | what must hold |
+//! |---|---|
+//! | `check::committed` | a unit that was acknowledged is there after every takeover, at its place, with its bytes |
+//! | `check::one_writer` | what is appended after a newer writer has recovered is never acknowledged |
+//! | `check::copies` | in the end all whole copies of a sealed chunk are the same, and every chunk has all its copies |
+
+pub mod check;
+mod clock;
+mod faults;
+mod masters;
+mod network;
+mod node;
+mod process;
+mod run;
+mod world;
+mod writer;
+
+pub use run::{Outcome, run};

@@ -1,0 +1,37 @@
+//! What must hold in every run, one file for each invariant.
+
+mod committed;
+mod copies;
+mod one_writer;
+
+pub use committed::Committed;
+pub(crate) use committed::{Unit, bytes_of};
+pub(crate) use copies::check_copies;
+pub use one_writer::OneWriter;
+
+/// All checkers of a run, and what they found.
+#[derive(Debug, Default)]
+pub struct Checks {
+    /// See [`Committed`].
+    pub committed: Committed,
+    /// See [`OneWriter`].
+    pub one_writer: OneWriter,
+    failures: Vec<String>,
+}
+
+/// Findings kept; the first ones say it all.
+const FAILURES_MAX: usize = 20;
+
+impl Checks {
+    /// Notes a broken invariant.
+    pub fn fail(&mut self, what: String) {
+        if self.failures.len() < FAILURES_MAX {
+            self.failures.push(what);
+        }
+    }
+
+    /// Takes what was found.
+    pub fn take_failures(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.failures)
+    }
+}
