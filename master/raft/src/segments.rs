@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-const MAGIC: [u8; 4] = *b"BSLR";
+const MAGIC: [u8; 4] = *b"BSLG";
 const HEADER_BYTES: u64 = 32;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -2,6 +2,8 @@
 //! be killed without a goodbye. Nothing here waits for a time: every wait is for a condition, bounded by a deadline far
 //! beyond what a slow machine needs.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
+
 use api_types::NodeName;
 use api_types::master::{DeviceAddress, DeviceReport, Error, Grant, NodeReport, SealChunk};
 use api_types::unit::Alignment;
