@@ -93,14 +93,10 @@ impl Cluster {
 
     /// Starts a master. One that was killed a moment ago may still hold its directory or its port.
     async fn run(&mut self, id: u64) {
-        let cluster = std::cell::RefCell::new(self);
-        until("a master starts", async || {
-            #[expect(clippy::await_holding_refcell_ref, reason = "one task, one borrow")]
-            match cluster.borrow_mut().try_run(id).await {
-                Ok(()) => Some(()),
-                Err(RunError::Open(OpenError::Locked(_)) | RunError::Listen { .. }) => None,
-                Err(error) => panic!("master {id}: {error}"),
-            }
+        until("a master starts", async || match self.try_run(id).await {
+            Ok(()) => Some(()),
+            Err(RunError::Open(OpenError::Locked(_)) | RunError::Listen { .. }) => None,
+            Err(error) => panic!("master {id}: {error}"),
         })
         .await;
     }
