@@ -182,7 +182,12 @@ impl Host for LinuxHost {
             Filesystem::Ext4 => ("resize2fs", device),
             Filesystem::Xfs => ("xfs_growfs", target),
         };
-        tool::must(program, &[&path.to_string_lossy()], TOOL_LIMIT, None).await.map(drop)
+        match tool::must(program, &[&path.to_string_lossy()], TOOL_LIMIT, None).await {
+            Err(Error::Host(text)) if kind == Filesystem::Ext4 && text.contains("Permission denied") => {
+                Err(Error::Host(format!("{text}; growing a mounted ext4 needs CAP_SYS_RESOURCE: the driver must be privileged")))
+            }
+            ended => ended.map(drop),
+        }
     }
 
     async fn device_number(&self, path: &Path) -> Result<Option<DeviceNumber>, Error> {
