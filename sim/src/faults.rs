@@ -141,7 +141,7 @@ impl Scene {
 
     fn later(&self, after: Duration, what: impl FnOnce(&Rc<World>) + 'static) {
         let world = Rc::clone(&self.world);
-        self.world.tasks.spawn_local(async move {
+        self.world.spawn(async move {
             world.time.sleep(after).await;
             what(&world);
         });

@@ -47,6 +47,13 @@ impl Network {
         self.nodes.borrow_mut().insert(node.device_id, node);
     }
 
+    /// Ends all agents, in the end of a run.
+    pub(crate) fn end(&self) {
+        for node in std::mem::take(&mut *self.nodes.borrow_mut()).into_values() {
+            node.crash(false);
+        }
+    }
+
     pub(crate) fn cut(&self, from: Host, to: Host) {
         self.cut.borrow_mut().insert((from, to));
     }
@@ -96,7 +103,7 @@ impl ChunkTransport for Transport {
         let arrival = world.network.arrival(self.host, node.host, world.time.now());
         // Slept from this moment on: messages of one connection arrive in the order of the calls.
         let travel = arrival.map(|at| world.time.sleep(at - world.time.now()));
-        world.tasks.spawn_local(deliver(Rc::clone(&world), self.host, node, request, travel, sender));
+        world.spawn(deliver(Rc::clone(&world), self.host, node, request, travel, sender));
         let sleep = world.time.sleep(limit);
         Box::pin(async move {
             match select(receiver, sleep).await {
@@ -126,8 +133,8 @@ async fn deliver(
     process.spawn(async move {
         let result = engine.serve(request).await;
         let arrival = world.network.arrival(node.host, from, world.time.now());
-        let tasks = Rc::clone(&world.tasks);
-        tasks.spawn_local(async move {
+        let here = Rc::clone(&world);
+        here.spawn(async move {
             let Some(at) = arrival else { return hold(&world, answer).await };
             world.time.sleep(at.saturating_sub(world.time.now())).await;
             let _ = answer.send(result);

@@ -62,7 +62,7 @@ impl Node {
 
     /// Starts the agent.
     pub(crate) fn start(self: &Rc<Self>, world: &Rc<World>) {
-        let process = Process::start(&world.tasks);
+        let process = Process::start(world);
         *self.process.borrow_mut() = Some(Rc::clone(&process));
         let (node, world) = (Rc::clone(self), Rc::clone(world));
         process.spawn(async move {

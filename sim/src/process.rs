@@ -1,5 +1,6 @@
 //! A process that can be killed and stopped: its tasks live in a set of their own.
 
+use crate::world::World;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -16,13 +17,13 @@ pub(crate) struct Process {
 
 impl Process {
     /// A process that runs from now on, as a task of `world`.
-    pub(crate) fn start(world: &LocalSet) -> Rc<Self> {
+    pub(crate) fn start(world: &World) -> Rc<Self> {
         let tasks = LocalSet::new();
         // A set without a task would be finished at once.
         tasks.spawn_local(std::future::pending::<()>());
         let process = Rc::new(Process { tasks: RefCell::new(Some(tasks)), stopped: Cell::new(false), waker: RefCell::new(None) });
         let driven = Rc::clone(&process);
-        world.spawn_local(poll_fn(move |context| {
+        world.spawn(poll_fn(move |context| {
             *driven.waker.borrow_mut() = Some(context.waker().clone());
             let mut tasks = driven.tasks.borrow_mut();
             match tasks.as_mut() {

@@ -46,8 +46,10 @@ pub fn run(seed: u64, steps: u64) -> Outcome {
     };
     let clock = Rc::new(SimClock::default());
     let tasks = Rc::new(LocalSet::new());
-    let world = World::new(Rc::clone(&clock), Rc::clone(&tasks), Chance::new(seed));
+    let world = World::new(Rc::clone(&clock), &tasks, Chance::new(seed));
     runtime.block_on(tasks.run_until(drive(&clock, &tasks, &world, steps)));
+    world.network.end();
+    drop(tasks);
     let failures = world.checks.borrow_mut().take_failures();
     let acknowledged = world.checks.borrow().committed.acknowledged();
     Outcome { failures, story: world.take_story(), acknowledged, took: world.time.now() }

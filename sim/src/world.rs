@@ -7,7 +7,8 @@ use api_types::checksum::FooterSeed;
 use api_types::{Clock, ClusterId};
 use master_state::State;
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::future::Future;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 use tokio::task::LocalSet;
 
@@ -16,7 +17,8 @@ pub(crate) const CLUSTER: ClusterId = ClusterId(0x0051_4d00_0000_0000_0000_0000_
 
 /// See the module.
 pub(crate) struct World {
-    pub(crate) tasks: Rc<LocalSet>,
+    /// Owned by the run alone: tasks hold the world, and would keep each other alive.
+    tasks: Weak<LocalSet>,
     pub(crate) time: Time,
     pub(crate) chance: Rc<Chance>,
     pub(crate) network: Network,
@@ -28,10 +30,10 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(clock: Rc<SimClock>, tasks: Rc<LocalSet>, chance: Rc<Chance>) -> Rc<Self> {
+    pub(crate) fn new(clock: Rc<SimClock>, tasks: &Rc<LocalSet>, chance: Rc<Chance>) -> Rc<Self> {
         let network = Network::new(chance.fork());
         Rc::new(World {
-            tasks,
+            tasks: Rc::downgrade(tasks),
             time: Time(clock),
             chance,
             network,
@@ -44,6 +46,13 @@ impl World {
 
     pub(crate) fn seed(&self) -> FooterSeed {
         FooterSeed::of(CLUSTER)
+    }
+
+    /// Adds a task that belongs to no process.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        if let Some(tasks) = self.tasks.upgrade() {
+            tasks.spawn_local(task);
+        }
     }
 
     /// Adds a line to the story.

@@ -47,7 +47,7 @@ struct Shared {
 
 /// Starts a session in a process of its own.
 pub(crate) fn start(world: &Rc<World>, task: Task) -> Session {
-    let process = Process::start(&world.tasks);
+    let process = Process::start(world);
     let ended = Rc::new(Cell::new(false));
     let (world, chance, done) = (Rc::clone(world), world.chance.fork(), Rc::clone(&ended));
     process.spawn(async move {
