@@ -275,6 +275,8 @@ impl Drop for Cluster {
             run(command)
         });
         if let Err(error) = down {
+            // A mount whose server is gone would hang whoever touches it.
+            let _ = self.forget_mount();
             eprintln!("could not take the cluster down: {error:#}");
             for process in self.processes.values() {
                 let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);

@@ -33,7 +33,7 @@ pub(crate) struct Plan {
 pub(crate) struct Cluster {
     pub(crate) plan: Plan,
     /// As the masters drew it when they came up first.
-    pub(crate) cluster: Option<api_types::ClusterId>,
+    pub(crate) cluster: Option<String>,
     pub(crate) processes: BTreeMap<String, Running>,
     /// Volumes mounted through CSI: name to volume handle.
     pub(crate) mounted: BTreeMap<String, String>,
@@ -151,7 +151,7 @@ impl Layout {
             self.agents(plan).into_iter().map(|agent| serde_json::json!({"node": agent.node, "socket": agent.socket})).collect();
         let found = serde_json::json!({
             "masters": self.masters(plan).into_iter().map(|master| master.listen).collect::<Vec<_>>(),
-            "cluster": cluster.cluster.map(|id| id.to_string()),
+            "cluster": cluster.cluster,
             "agents": agents,
             "csi": self.csi_socket(),
         });

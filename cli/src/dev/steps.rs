@@ -47,10 +47,11 @@ impl Steps {
             tokio::time::sleep(POLL).await;
             waited += POLL;
         };
-        if cluster.cluster.is_some_and(|known| known != id) {
+        let id = id.to_string();
+        if cluster.cluster.as_ref().is_some_and(|known| *known != id) {
             bail!("the masters belong to cluster {id}, not to the one this directory was made for");
         }
-        cluster.cluster = Some(id);
+        cluster.cluster = Some(id.clone());
         self.layout.save(cluster)?;
         done(&bar, &format!("{} masters, cluster {id}", sites.len()));
         Ok(connection)
@@ -58,7 +59,7 @@ impl Steps {
 
     /// Makes and formats the agents' devices. A file that an interrupted run left half-made is made anew.
     pub(crate) fn devices(&self, cluster: &Cluster) -> Result<()> {
-        let id = cluster.cluster.context("the masters gave no cluster id")?;
+        let id = cluster.cluster.clone().context("the masters gave no cluster id")?;
         for site in self.layout.agents(&cluster.plan) {
             let made = site.run_dir.join("formatted");
             if made.exists() {
@@ -67,7 +68,7 @@ impl Steps {
             std::fs::create_dir_all(&site.run_dir).with_context(|| format!("could not make {}", site.run_dir.display()))?;
             let _ = std::fs::remove_file(&site.device);
             let status = std::process::Command::new(std::env::current_exe()?)
-                .args(["device", "format", "--cluster", &id.to_string(), "--size", &cluster.plan.device_bytes.to_string()])
+                .args(["device", "format", "--cluster", &id, "--size", &cluster.plan.device_bytes.to_string()])
                 .arg(&site.device)
                 .status()
                 .context("could not run the format command")?;
@@ -82,11 +83,11 @@ impl Steps {
     /// Starts the agents that don't run and waits until the masters count all of them.
     pub(crate) async fn agents(&self, cluster: &mut Cluster, more_flags: &[String]) -> Result<()> {
         let bar = spinner("agents");
-        let id = cluster.cluster.context("the masters gave no cluster id")?;
+        let id = cluster.cluster.clone().context("the masters gave no cluster id")?;
         let masters = self.masters_flag(cluster);
         let sites = self.layout.agents(&cluster.plan);
         for site in &sites {
-            let mut flags = agent_flags(site, &masters, &id.to_string());
+            let mut flags = agent_flags(site, &masters, &id);
             flags.extend_from_slice(more_flags);
             self.start(cluster, &format!("agent-{}", site.node), flags)?;
         }
@@ -131,6 +132,8 @@ impl Steps {
             self.masters_flag(cluster),
             "--agent-socket".to_owned(),
             agent.socket.display().to_string(),
+            "--state-dir".to_owned(),
+            self.layout.dir.join("csi/state").display().to_string(),
         ];
         self.start(cluster, "csi", flags.to_vec())?;
         let mut waited = Duration::ZERO;

@@ -29,6 +29,22 @@ impl AddressBook {
         self.entries.borrow().get(&device).map(|entry| entry.endpoint.clone())
     }
 
+    /// Waits until something is known, so that a volume that is opened right after the start doesn't take every device
+    /// for one that is gone. Gives up when the masters do: then the volume's own errors say what is wrong.
+    pub(crate) async fn load(&self) {
+        if !self.entries.borrow().is_empty() {
+            return;
+        }
+        match self.masters.devices().await {
+            Ok(devices) => self.set(devices),
+            Err(error) => tracing::warn!(%error, "could not learn where the devices are"),
+        }
+    }
+
+    fn set(&self, devices: Vec<DeviceAddress>) {
+        *self.entries.borrow_mut() = devices.into_iter().map(|entry| (entry.device, entry)).collect();
+    }
+
     /// Asks the masters again in the background, unless that was done just now.
     pub(crate) fn refresh(self: &Rc<Self>) {
         let now = self.clock.now();
@@ -41,9 +57,7 @@ impl AddressBook {
         let book = Rc::clone(self);
         tokio::task::spawn_local(async move {
             match book.masters.devices().await {
-                Ok(devices) => {
-                    *book.entries.borrow_mut() = devices.into_iter().map(|entry| (entry.device, entry)).collect();
-                }
+                Ok(devices) => book.set(devices),
                 Err(error) => tracing::debug!(%error, "could not learn where the devices are"),
             }
             book.asking.set(false);

@@ -6,13 +6,17 @@ use nodeagent_device::{Device, FaultPlan, Faulty, FileDevice, file};
 use nodeagent_engine::{Engine, OpenError, OpenOptions};
 use nodeagent_reactor::BufferPool;
 use nodeagent_reactor::disk::{self, Executor};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 /// Errors after which a device counts as failed and the masters make its copies again elsewhere. A few may be single
 /// bad blocks, which the reader's other copies mend.
 const ERRORS_MAX: u64 = 16;
+
+/// How long a device that is in use is waited for, and how often it is tried.
+const IN_USE_LIMIT: Duration = Duration::from_secs(10);
+const IN_USE_WAIT: Duration = Duration::from_millis(5);
 
 /// A disk can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +63,18 @@ impl Disk {
     }
 }
 
+/// Opens a device. The kernel lets go of what an agent that was killed had under way only after that agent is gone, so
+/// for a moment its device seems to be in use still.
+async fn open_freed(path: &Path, executor: &Executor, pool: &BufferPool, clock: &dyn Clock) -> Result<FileDevice, DiskError> {
+    let started = clock.now();
+    loop {
+        match FileDevice::open(path, executor.clone(), pool.clone(), file::Options::default()) {
+            Err(file::OpenError::InUse { .. }) if clock.now() < started + IN_USE_LIMIT => clock.sleep(IN_USE_WAIT).await,
+            result => return Ok(result?),
+        }
+    }
+}
+
 /// Opens every disk of a core.
 pub(crate) async fn open_all(
     config: &SideConfig,
@@ -73,7 +89,7 @@ pub(crate) async fn open_all(
     let executor = Executor::start(disk::Options::default()).map_err(DiskError::Executor)?;
     tracing::info!(core = config.index, backend = executor.backend().as_str(), "disk I/O");
     for path in &config.devices {
-        let device = FileDevice::open(path, executor.clone(), pool.clone(), file::Options::default())?;
+        let device = open_freed(path, &executor, pool, &**clock).await?;
         let info = device.info().clone();
         tracing::info!(device = info.name, backend = info.backend, volatile_cache = info.volatile_cache, "opened a device");
         let (device, plan): (Rc<dyn Device>, _) = if config.allow_faults {

@@ -90,11 +90,13 @@ impl Side {
         let observer: Rc<dyn rpc::Observer> = Rc::new(rpc::CountedObserver::new());
         serve_chunks(&config, listener, &engines, &pool, &clock, &observer);
         let masters = Rc::new(Masters::new(config.connection.clone(), config.control.clone()));
-        let transport = transport(&config, &masters, &engines, &pool, &clock, &observer);
+        let book = AddressBook::new(Rc::clone(&masters) as Rc<dyn MasterClient>, Rc::clone(&clock));
+        let transport = transport(&config, &book, &engines, &pool, &clock, &observer);
         let ground = Ground {
             node: config.node.clone(),
             client: client(&config, &masters, Rc::clone(&transport), &clock, &rng),
             masters,
+            book,
             clock: Rc::clone(&clock),
             rng,
             doors: doors(&config, &clock),
@@ -199,14 +201,13 @@ fn serve_chunks(
 
 fn transport(
     config: &SideConfig,
-    masters: &Rc<Masters>,
+    book: &Rc<AddressBook>,
     engines: &Engines,
     pool: &BufferPool,
     clock: &Rc<dyn Clock>,
     observer: &Rc<dyn rpc::Observer>,
 ) -> Rc<dyn ChunkTransport> {
-    let book = AddressBook::new(Rc::clone(masters) as Rc<dyn MasterClient>, Rc::clone(clock));
-    let (address, unknown) = (Rc::clone(&book), book);
+    let (address, unknown) = (Rc::clone(book), Rc::clone(book));
     let directory = Directory {
         address: Rc::new(move |device| address.endpoint(device)),
         unknown: Rc::new(move |_| unknown.refresh()),

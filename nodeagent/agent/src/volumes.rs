@@ -1,5 +1,6 @@
 //! The volumes that one core serves: opened, given to the kernel, resized, taken away, and taken up again after a crash.
 
+use crate::address_book::AddressBook;
 use crate::attachments::{Attachments, Door, Entry};
 use crate::masters::Masters;
 use api_types::clock::timeout;
@@ -86,6 +87,7 @@ pub(crate) struct Ground {
     pub(crate) node: NodeName,
     pub(crate) client: Client,
     pub(crate) masters: Rc<Masters>,
+    pub(crate) book: Rc<AddressBook>,
     pub(crate) clock: Rc<dyn Clock>,
     pub(crate) rng: Rc<dyn Rng>,
     pub(crate) doors: BTreeMap<Door, Rc<dyn FrontEnd>>,
@@ -166,6 +168,7 @@ impl Host {
         door.probe()?;
         // Remembered first: whatever the kernel holds from here on is found again after a crash.
         self.attachments.borrow_mut().insert(volume, entry.clone()).map_err(Error::Remember)?;
+        ground.book.load().await;
         let lease = ground.masters.open_volume(volume, ground.node.clone()).await.map_err(|error| not_found(volume, error))?;
         let record = lease.volume.clone();
         tracing::info!(%volume, epoch = %record.epoch, "opening");
@@ -258,11 +261,6 @@ impl Host {
     /// A volume being served.
     pub(crate) fn volume(&self, volume: VolumeId) -> Option<Rc<Volume>> {
         self.serving(volume).map(|serving| Rc::clone(&serving.volume))
-    }
-
-    /// All volumes being served.
-    pub(crate) fn volumes(&self) -> Vec<(VolumeId, Rc<Volume>)> {
-        self.serving.borrow().iter().map(|(id, serving)| (*id, Rc::clone(&serving.volume))).collect()
     }
 
     /// What a heartbeat says about volumes.
