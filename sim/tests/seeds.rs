@@ -4,16 +4,18 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-const STEPS: u64 = 12;
+/// Lines of the story that are shown of a seed that failed.
+const TAIL_LINES: usize = 20;
 
 #[test]
 fn no_seed_breaks_an_invariant() {
     let (first, count) = (number("SIM_FIRST", 1), number("SIM_SEEDS", 500));
     let mut broken = Vec::new();
     for seed in first..first + count {
-        let outcome = sim::run(seed, STEPS);
+        let outcome = sim::run(seed, sim::STEPS);
         if let Some(failure) = outcome.failures.first() {
-            broken.push(format!("seed {seed}: {failure}\n  cargo run -p sim -- --seed {seed} --steps {STEPS}"));
+            let tail = outcome.story[outcome.story.len().saturating_sub(TAIL_LINES)..].join("\n    ");
+            broken.push(format!("seed {seed}: {failure}\n  {}\n    {tail}", sim::replay(seed, sim::STEPS)));
         }
     }
     assert!(broken.is_empty(), "{} of {count} seeds failed:\n{}", broken.len(), broken.join("\n"));
@@ -22,8 +24,8 @@ fn no_seed_breaks_an_invariant() {
 #[test]
 fn one_seed_twice_is_one_story() {
     for seed in [1, 77] {
-        let first = sim::run(seed, STEPS);
-        let second = sim::run(seed, STEPS);
+        let first = sim::run(seed, sim::STEPS);
+        let second = sim::run(seed, sim::STEPS);
         assert!(first.acknowledged > 0);
         assert_eq!(first, second, "seed {seed} told two stories");
     }
