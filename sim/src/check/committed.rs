@@ -73,18 +73,95 @@ impl Committed {
         }
     }
 
-    /// A writer of `epoch` has recovered and found these units, in this order.
+    /// A writer of `epoch` has recovered and found these units, in this order. What it says of older epochs counts even if
+    /// a newer writer was faster; only what may still be acknowledged is judged by the newest one.
     pub(crate) fn recovered(&mut self, epoch: Epoch, units: &[Unit]) -> Result<(), String> {
-        if epoch < self.newest {
-            return Ok(());
-        }
         let found: BTreeSet<Unit> = units.iter().copied().collect();
-        self.newest = epoch;
         let lost = self.acknowledged.iter().find(|unit| unit.epoch < epoch && !found.contains(unit)).copied();
-        self.found = found;
+        if epoch >= self.newest {
+            self.newest = epoch;
+            self.found = found;
+        }
         if let Some(pair) = units.windows(2).find(|pair| pair[0].number >= pair[1].number) {
             return Err(format!("order: {:?} before {:?}", pair[0], pair[1]));
         }
         lost.map_or(Ok(()), |unit| Err(format!("lost: {unit:?} was acknowledged, and the writer of {epoch} does not find it")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Committed, Unit, bytes_of};
+    use api_types::Epoch;
+
+    fn unit(epoch: u64, number: u64) -> Unit {
+        Unit { epoch: Epoch(epoch), number }
+    }
+
+    fn acknowledged(units: &[Unit]) -> Committed {
+        let mut checker = Committed::default();
+        for unit in units {
+            checker.appended(*unit, 100);
+            checker.acknowledge(*unit).unwrap();
+        }
+        checker
+    }
+
+    #[test]
+    fn a_recovery_that_misses_an_acknowledged_unit_is_found() {
+        let all = [unit(1, 1), unit(1, 2), unit(1, 3)];
+        assert!(acknowledged(&all).recovered(Epoch(2), &all).is_ok());
+        assert!(acknowledged(&all).recovered(Epoch(2), &all[..2]).unwrap_err().starts_with("lost"));
+        assert!(acknowledged(&all).recovered(Epoch(2), &[all[0], all[2]]).unwrap_err().starts_with("lost"));
+    }
+
+    #[test]
+    fn a_unit_that_was_not_acknowledged_may_be_there_or_not() {
+        let mut checker = acknowledged(&[unit(1, 1)]);
+        checker.appended(unit(1, 2), 100);
+        assert!(checker.recovered(Epoch(2), &[unit(1, 1), unit(1, 2)]).is_ok());
+        assert!(checker.recovered(Epoch(3), &[unit(1, 1)]).is_ok());
+    }
+
+    #[test]
+    fn units_out_of_order_are_found() {
+        let mut checker = acknowledged(&[unit(1, 1), unit(1, 2)]);
+        assert!(checker.recovered(Epoch(2), &[unit(1, 2), unit(1, 1)]).unwrap_err().starts_with("order"));
+    }
+
+    #[test]
+    fn a_late_acknowledgement_counts_only_if_the_newer_writer_found_the_unit() {
+        let mut checker = acknowledged(&[unit(1, 1)]);
+        checker.appended(unit(1, 2), 100);
+        checker.appended(unit(1, 3), 100);
+        checker.recovered(Epoch(2), &[unit(1, 1), unit(1, 2)]).unwrap();
+        assert!(checker.acknowledge(unit(1, 2)).is_ok());
+        assert!(checker.acknowledge(unit(1, 3)).unwrap_err().contains("did not find it"));
+    }
+
+    #[test]
+    fn a_recovery_that_was_overtaken_is_judged_too_and_changes_nothing_for_the_newest() {
+        let mut checker = acknowledged(&[unit(1, 1), unit(1, 2)]);
+        checker.appended(unit(1, 3), 100);
+        checker.recovered(Epoch(3), &[unit(1, 1), unit(1, 2), unit(1, 3)]).unwrap();
+        assert!(checker.recovered(Epoch(2), &[unit(1, 1)]).unwrap_err().starts_with("lost"));
+        assert!(checker.acknowledge(unit(1, 3)).is_ok());
+    }
+
+    #[test]
+    fn changed_cut_and_unknown_units_are_found() {
+        let checker = acknowledged(&[unit(1, 1)]);
+        let mut bytes = bytes_of(unit(1, 1), 100);
+        assert!(checker.verify(unit(1, 1), &bytes).is_ok());
+        assert!(checker.verify(unit(1, 1), &bytes[..99]).is_err());
+        assert!(checker.verify(unit(2, 1), &bytes).unwrap_err().contains("never appended"));
+        bytes[50] ^= 1;
+        assert!(checker.verify(unit(1, 1), &bytes).unwrap_err().contains("changed"));
+    }
+
+    #[test]
+    fn a_trailer_names_its_unit() {
+        assert_eq!(Unit::from_trailer(&unit(3, 9).trailer()), Some(unit(3, 9)));
+        assert_eq!(Unit::from_trailer(&[0; 15]), None);
     }
 }

@@ -24,3 +24,21 @@ impl OneWriter {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::OneWriter;
+    use api_types::Epoch;
+    use std::time::Duration;
+
+    #[test]
+    fn only_what_was_appended_before_a_newer_recovery_may_be_acknowledged() {
+        let (before, after) = (Duration::from_secs(9), Duration::from_secs(11));
+        let mut checker = OneWriter::default();
+        checker.recovered(Epoch(2), Duration::from_secs(10));
+        assert!(checker.acknowledge(Epoch(1), before).is_ok());
+        assert!(checker.acknowledge(Epoch(1), after).unwrap_err().starts_with("two writers"));
+        assert!(checker.acknowledge(Epoch(2), after).is_ok());
+        assert!(checker.acknowledge(Epoch(3), after).is_ok());
+    }
+}
