@@ -73,7 +73,7 @@ impl Attachments {
         file.write_all(&serde_json::to_vec_pretty(&self.entries)?)?;
         file.sync_all()?;
         std::fs::rename(&aside, &self.path)?;
-        std::fs::File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
+        std::fs::File::open(self.path.parent().unwrap_or_else(|| Path::new(".")))?.sync_all()
     }
 }
 

@@ -88,10 +88,7 @@ impl Worker {
     /// Makes the store hold a whole, sealed copy.
     async fn repair(&self, engine: &Engine, shape: ChunkShape, length: u32, sources: &[DeviceId]) -> Result<(), Error> {
         // Often every byte is here already, and only the answer was lost: then nothing has to be copied.
-        let seal = Seal { chunk: shape.chunk, owner: shape.owner, epoch: shape.epoch, length: Some(length) };
-        if let Ok(Response::Seal(Sealed::At(at))) = engine.serve(Request::Seal(seal)).await
-            && at == length
-        {
+        if self.seal(engine, shape, length).await? == Sealed::At(length) {
             let scrub = engine.serve(Request::Scrub(shape.chunk)).await;
             if matches!(scrub, Ok(Response::Scrub(report)) if report.bad_at.is_none()) {
                 return Ok(());
@@ -105,6 +102,20 @@ impl Worker {
             }
         }
         Err(failed)
+    }
+
+    /// Closes the copy that may be here at the chunk's length. The masters have recorded that length for ever, so it is
+    /// sealed with whatever epoch the store asks for; a newer writer's floor stays as it is.
+    async fn seal(&self, engine: &Engine, shape: ChunkShape, length: u32) -> Result<Sealed, Error> {
+        let seal = |epoch| Request::Seal(Seal { chunk: shape.chunk, owner: shape.owner, epoch, length: Some(length) });
+        let answer = match engine.serve(seal(shape.epoch)).await {
+            Err(Error::Fenced { floor }) => engine.serve(seal(floor)).await?,
+            answer => answer?,
+        };
+        match answer {
+            Response::Seal(sealed) => Ok(sealed),
+            _ => Err(Error::Invalid("the store answered something else than was asked".to_owned())),
+        }
     }
 
     async fn copy(&self, engine: &Engine, shape: ChunkShape, length: u32, source: DeviceId) -> Result<(), Error> {

@@ -33,7 +33,7 @@ pub(crate) async fn record(volume: &Volume, threshold: Duration, end: impl Futur
             let mut tape = tape.borrow_mut();
             tape.seen += 1;
             if tape.kept.len() < KEPT_MAX {
-                tape.kept.push(trace.clone());
+                tape.kept.push(*trace);
             }
         })
     };
