@@ -280,6 +280,9 @@ impl Chunk {
                 any = true;
             }
         }
+        if any {
+            self.trim();
+        }
         any
     }
 

@@ -289,12 +289,13 @@ impl Appender {
         self.judge(now, out);
         self.place(now, out);
         self.send(now, out);
-        self.drive_closing(now, out);
-        self.ask_grant(now, out);
+        // Before the closing chunks are driven, as it may add one to them.
         if self.waiting() && now >= self.progress + self.config.append_give_up {
             let text = self.why_stuck();
             self.fail_pending(&Error::Unavailable(text), now, out);
         }
+        self.drive_closing(now, out);
+        self.ask_grant(now, out);
         if let Closure::Asked { since } = self.closure {
             self.drive_close(since, now, out);
         }
@@ -434,5 +435,7 @@ impl Appender {
     }
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

@@ -382,3 +382,12 @@ fn closing_seals_the_open_chunk_and_gives_the_spares_back() {
     }
     assert_eq!(bench.closed, Some(Ok(())));
 }
+
+#[test]
+fn a_chunk_that_is_left_with_its_appends_failed_is_sealed_at_once() {
+    let mut bench = Bench::ready();
+    bench.append(1, 100);
+    bench.pass(config().append_give_up);
+    assert!(matches!(bench.done[&1], Err(Error::Unavailable(_))));
+    assert_eq!(bench.seals.iter().map(|(_, seal)| seal.length).collect::<Vec<_>>(), [Some(0); 3]);
+}
