@@ -25,6 +25,8 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
+    /// Counts by the pool's `max_copy`, not by the copies in the chunk's record: the masters strike off those of a node
+    /// that is forgotten, and such a copy may have been one of the `min_copy` of a commit.
     pub(crate) fn new(replication: Replication) -> Self {
         let needed = usize::from(replication.max_copy - replication.min_copy) + 1;
         Answers { needed, lengths: BTreeMap::new() }
