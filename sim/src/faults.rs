@@ -1,5 +1,6 @@
 //! What goes wrong in a run, and when it is mended.
 
+use crate::disk;
 use crate::network::Host;
 use crate::node::Node;
 use crate::world::World;
@@ -14,6 +15,8 @@ pub(crate) struct Scene {
     pub(crate) nodes: Vec<Rc<Node>>,
     pub(crate) sessions: Vec<Session>,
     pub(crate) task: Task,
+    /// Sessions serve a volume instead of appending units.
+    pub(crate) disk: bool,
 }
 
 /// Hosts that writers run on: the same machines as the agents.
@@ -51,7 +54,8 @@ impl Scene {
         let host = Host(self.world.chance.below(self.nodes.len() as u64) as u32);
         let task = Task { host, close: self.world.chance.percent(30), ..self.task };
         self.world.tell(&format!("a writer starts on n{}", host.0));
-        self.sessions.push(writer::start(&self.world, task));
+        let session = if self.disk { disk::start(&self.world, task, false) } else { writer::start(&self.world, task) };
+        self.sessions.push(session);
     }
 
     fn one(&mut self) {
@@ -124,7 +128,9 @@ impl Scene {
 
     fn cut(&self, mend_after: Duration) {
         let chance = &self.world.chance;
-        let (a, b) = (self.any_host(), self.any_host());
+        let a = self.any_host();
+        let hosts = self.nodes.len() as u32;
+        let b = Host((a.0 + 1 + chance.below(u64::from(hosts) - 1) as u32) % hosts);
         self.world.network.cut(a, b);
         let both = chance.percent(60);
         if both {

@@ -2,6 +2,7 @@
 
 use crate::check::check_copies;
 use crate::clock::{Chance, SimClock};
+use crate::disk;
 use crate::faults::Scene;
 use crate::network::Host;
 use crate::node::Node;
@@ -47,17 +48,17 @@ pub fn run(seed: u64, steps: u64) -> Outcome {
     let clock = Rc::new(SimClock::default());
     let tasks = Rc::new(LocalSet::new());
     let world = World::new(Rc::clone(&clock), &tasks, Chance::new(seed));
-    runtime.block_on(tasks.run_until(drive(&clock, &tasks, &world, steps)));
+    runtime.block_on(tasks.run_until(drive(&clock, &tasks, &world, steps, seed.is_multiple_of(3))));
     world.network.end();
     drop(tasks);
     let failures = world.checks.borrow_mut().take_failures();
-    let acknowledged = world.checks.borrow().committed.acknowledged();
+    let acknowledged = world.checks.borrow().committed.acknowledged() + world.checks.borrow().blocks.acknowledged();
     Outcome { failures, story: world.take_story(), acknowledged, took: world.time.now() }
 }
 
 /// Lets time pass whenever nothing else can happen: tokio's own paused clock moves only then.
-async fn drive(clock: &SimClock, tasks: &LocalSet, world: &Rc<World>, steps: u64) {
-    let scenario = tasks.spawn_local(scenario(Rc::clone(world), steps));
+async fn drive(clock: &SimClock, tasks: &LocalSet, world: &Rc<World>, steps: u64, disk: bool) {
+    let scenario = tasks.spawn_local(scenario(Rc::clone(world), steps, disk));
     while !scenario.is_finished() {
         tokio::time::sleep(Duration::from_millis(1)).await;
         if world.time.now() > RUN_LIMIT || (!scenario.is_finished() && !clock.advance()) {
@@ -71,7 +72,7 @@ async fn drive(clock: &SimClock, tasks: &LocalSet, world: &Rc<World>, steps: u64
     }
 }
 
-async fn scenario(world: Rc<World>, steps: u64) -> Result<(), String> {
+async fn scenario(world: Rc<World>, steps: u64, disk: bool) -> Result<(), String> {
     let mut nodes = Vec::new();
     for number in 0..4 {
         let node = Node::create(&world, number).await?;
@@ -92,14 +93,15 @@ async fn scenario(world: Rc<World>, steps: u64) -> Result<(), String> {
     let reply = world.apply(None, Body::CreateVolume(volume)).map_err(|error| error.to_string())?;
     let Reply::Volume(volume) = reply else { return Err(format!("not a volume: {reply:?}")) };
     let task = Task { volume: volume.volume, host: Host(0), units: 40 + world.chance.below(200), close: false };
-    let mut scene = Scene { world: Rc::clone(&world), nodes, sessions: Vec::new(), task };
+    let mut scene = Scene { world: Rc::clone(&world), nodes, sessions: Vec::new(), task, disk };
     scene.start_writer();
     scene.trouble(steps).await;
     scene.mend();
     // What was told to happen later still happens; the last word is the mending.
     world.time.sleep(Duration::from_secs(5)).await;
     scene.mend();
-    let last = writer::start(&world, Task { units: 20, close: true, ..task });
+    let last = Task { units: 20, close: true, ..task };
+    let last = if disk { disk::start(&world, last, true) } else { writer::start(&world, last) };
     let end = world.time.now() + END_LIMIT;
     while !last.ended.get() {
         if world.time.now() > end {
@@ -107,5 +109,8 @@ async fn scenario(world: Rc<World>, steps: u64) -> Result<(), String> {
         }
         world.time.sleep(Duration::from_millis(50)).await;
     }
-    check_copies(&world, &scene.nodes, volume.streams.hot).await
+    for stream in [volume.streams.hot, volume.streams.cold, volume.streams.index] {
+        check_copies(&world, &scene.nodes, stream).await?;
+    }
+    Ok(())
 }

@@ -1,9 +1,12 @@
 //! What must hold in every run, one file for each invariant.
 
+mod blocks;
 mod committed;
 mod copies;
 mod one_writer;
 
+pub use blocks::Blocks;
+pub(crate) use blocks::Stamp;
 pub use committed::Committed;
 pub(crate) use committed::{Unit, bytes_of};
 pub(crate) use copies::check_copies;
@@ -16,6 +19,8 @@ pub struct Checks {
     pub committed: Committed,
     /// See [`OneWriter`].
     pub one_writer: OneWriter,
+    /// See [`Blocks`].
+    pub blocks: Blocks,
     failures: Vec<String>,
 }
 
