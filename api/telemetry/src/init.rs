@@ -18,6 +18,10 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry as Spans, fmt};
 
+/// How often and after which waits an address that is taken is tried.
+const BIND_TRIES: u32 = 600;
+const BIND_WAIT: Duration = Duration::from_millis(5);
+
 /// How log lines look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum LogFormat {
@@ -129,9 +133,24 @@ pub fn init(args: &TelemetryArgs, component: &'static str, instance: &str) -> Re
     Ok(telemetry)
 }
 
+/// Binds, and for a while tries again while the address is taken: a process that was killed keeps it until its last
+/// thread is gone, a moment after its end can be seen.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let mut tries = 0;
+    loop {
+        match TcpListener::bind(address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < BIND_TRIES => {
+                tries += 1;
+                std::thread::sleep(BIND_WAIT);
+            }
+            result => return result,
+        }
+    }
+}
+
 fn listen(address: SocketAddr) -> Result<TcpListener, InitError> {
     let open = || {
-        let listener = TcpListener::bind(address)?;
+        let listener = bind(address)?;
         listener.set_nonblocking(true)?;
         Ok(listener)
     };

@@ -25,7 +25,7 @@ pub mod table;
 mod trace;
 
 pub use health::{Check, Health};
-pub use init::{InitError, LogFormat, Telemetry, TelemetryArgs, init};
+pub use init::{InitError, LogFormat, Telemetry, TelemetryArgs, bind, init};
 pub use latency::{LatencyBook, Operation, Recorder, Second, Stage};
 pub use metric::{Counter, Family, Gauge, Kind, Label, Metric, OTHER, Registry, Unit, Values};
 pub use trace::{OpenOperation, StageTime, TraceHub, TraceSink, TracedOperation};

@@ -30,6 +30,9 @@ impl Steps {
         let sites = self.layout.masters(&cluster.plan);
         for site in &sites {
             let name = format!("master-{}", site.id);
+            if !cluster.processes.contains_key(&name) && std::net::TcpListener::bind(&site.listen).is_err() {
+                bail!("{} is taken, perhaps by another cluster: choose another --base-port", site.listen);
+            }
             self.start(cluster, &name, master_flags(site, &sites))?;
         }
         let connection = self.connection(cluster)?;

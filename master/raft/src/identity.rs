@@ -6,9 +6,13 @@ use api_types::ClusterId;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
 use std::path::Path;
+use std::time::Duration;
 
 const NAME: &str = "identity";
 const MAGIC: [u8; 4] = *b"BSLI";
+/// How often and after which waits the directory's lock is tried.
+const LOCK_TRIES: u32 = 400;
+const LOCK_WAIT: Duration = Duration::from_millis(5);
 
 /// Who a member is: written when its directory is first used, and again when it learns its cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -24,11 +28,7 @@ pub(crate) fn claim(directory: &Path, member: u64) -> Result<(File, Identity), O
     fs::create_dir_all(directory).map_err(OpenError::io(directory))?;
     let path = directory.join("lock");
     let lock = File::create(&path).map_err(OpenError::io(&path))?;
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(OpenError::Locked(directory.into())),
-        Err(TryLockError::Error(error)) => return Err(OpenError::io(&path)(error)),
-    }
+    take(&lock, directory, &path)?;
     let path = directory.join(NAME);
     let identity = match file::read(&path, MAGIC)? {
         Some((head, _)) => postcard::from_bytes(&head).map_err(|error| OpenError::damaged(&path, error.to_string()))?,
@@ -42,6 +42,18 @@ pub(crate) fn claim(directory: &Path, member: u64) -> Result<(File, Identity), O
         return Err(OpenError::OtherMember { dir: directory.into(), found: identity.member, given: member });
     }
     Ok((lock, identity))
+}
+
+/// A process that was killed holds the lock until its last thread is gone, a moment after its end can be seen.
+fn take(lock: &File, directory: &Path, path: &Path) -> Result<(), OpenError> {
+    for _ in 0..LOCK_TRIES {
+        match lock.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_WAIT),
+            Err(TryLockError::Error(error)) => return Err(OpenError::io(path)(error)),
+        }
+    }
+    Err(OpenError::Locked(directory.into()))
 }
 
 /// Records who the member is.

@@ -66,12 +66,18 @@ pub fn run(args: MasterArgs) -> Result<(), RunError> {
     result
 }
 
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = api_telemetry::bind(address)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
 async fn serve(args: MasterArgs, telemetry: &api_telemetry::Telemetry) -> Result<(), RunError> {
     args.address()?;
     let initial = args.first_members()?;
     let ready = telemetry.check("leader");
     // Before the log is opened: whoever finds the port taken has not touched anything.
-    let listener = TcpListener::bind(args.listen).await.map_err(|source| RunError::Listen { address: args.listen, source })?;
+    let listener = bind(args.listen).map_err(|source| RunError::Listen { address: args.listen, source })?;
     let mut config = MasterConfig::new(args.id, &args.data_dir);
     config.initial = initial;
     config.liveness.lost_after = Duration::from_secs(args.lost_after);

@@ -20,6 +20,10 @@ use tokio_stream::wrappers::UnixListenerStream;
 /// How long the end of the control threads is waited for.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
+/// How often and after which waits the run directory's lock is tried.
+const LOCK_TRIES: u32 = 1000;
+const LOCK_WAIT: Duration = Duration::from_millis(5);
+
 /// Why the agent didn't start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -165,9 +169,15 @@ fn listen(path: &Path) -> Result<UnixListener, RunError> {
 fn lock(run_dir: &Path) -> Result<File, RunError> {
     let path = run_dir.join("lock");
     let file = File::create(&path).map_err(io_error(format!("could not make {}", path.display())))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(RunError::Twice(run_dir.to_owned())),
-        Err(std::fs::TryLockError::Error(error)) => Err(io_error(format!("could not lock {}", path.display()))(error)),
+    // An agent that was killed holds it until its last thread is gone, a moment after its end can be seen.
+    for _ in 0..LOCK_TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(std::fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_WAIT),
+            Err(std::fs::TryLockError::Error(error)) => {
+                return Err(io_error(format!("could not lock {}", path.display()))(error));
+            }
+        }
     }
+    Err(RunError::Twice(run_dir.to_owned()))
 }

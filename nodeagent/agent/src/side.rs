@@ -82,8 +82,7 @@ impl Side {
         let clock: Rc<dyn Clock> = Rc::new(RealClock::new());
         let rng: Rc<dyn Rng> = Rc::new(RealRng::new());
         let pool = BufferPool::new(PoolOptions::default());
-        let listener =
-            TcpListener::bind(config.listen).await.map_err(|source| StartError::Listen { address: config.listen, source })?;
+        let listener = listen(config.listen).map_err(|source| StartError::Listen { address: config.listen, source })?;
         let disks = disks::open_all(&config, &pool, &clock, &rng).await?;
         let engines: Rc<RefCell<BTreeMap<_, _>>> =
             Rc::new(RefCell::new(disks.iter().map(|disk| (disk.engine.device(), disk.engine.clone())).collect()));
@@ -171,6 +170,12 @@ impl Side {
             }
         }
     }
+}
+
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let listener = api_telemetry::bind(address)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
 }
 
 type Engines = Rc<RefCell<BTreeMap<DeviceId, Engine>>>;
