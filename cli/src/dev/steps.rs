@@ -98,7 +98,7 @@ impl Steps {
         let mut waited = Duration::ZERO;
         loop {
             let up = connection.devices().await.map_or(0, |devices| devices.len());
-            if up >= sites.len() && sites.iter().all(|site| site.socket.exists()) {
+            if up >= sites.len() && sites.iter().all(|site| std::os::unix::net::UnixStream::connect(&site.socket).is_ok()) {
                 break;
             }
             self.all_alive(cluster, "agent")?;
