@@ -1,4 +1,5 @@
-//! In the end every chunk is sealed and has all its copies, and they are the same, byte for byte, up to its length.
+//! In the end every chunk is sealed and has all its copies, and they are the same, byte for byte, up to its length. A
+//! chunk whose grant was never answered may stay behind, empty everywhere, until the next owner finds it.
 
 use crate::node::Node;
 use crate::world::World;
@@ -18,7 +19,13 @@ pub(crate) async fn check_copies(world: &Rc<World>, nodes: &[Rc<Node>], stream: 
     let end = world.time.now() + REPAIR_LIMIT;
     loop {
         let record = world.state.borrow().stream(stream).map_err(|error| error.to_string())?;
-        let short = record.chunks.iter().find(|chunk| !chunk.copies.iter().all(|copy| copy.whole));
+        let mut short = None;
+        for chunk in record.chunks.iter().filter(|chunk| !chunk.copies.iter().all(|copy| copy.whole)) {
+            if !is_stray(nodes, chunk).await {
+                short = Some(chunk);
+                break;
+            }
+        }
         let Some(short) = short else { break };
         if world.time.now() > end {
             return Err(format!("redundancy is not restored: {short:?}"));
@@ -27,9 +34,28 @@ pub(crate) async fn check_copies(world: &Rc<World>, nodes: &[Rc<Node>], stream: 
     }
     let record = world.state.borrow().stream(stream).map_err(|error| error.to_string())?;
     for chunk in &record.chunks {
-        compare(nodes, chunk).await?;
+        if !is_stray(nodes, chunk).await {
+            compare(nodes, chunk).await?;
+        }
     }
     Ok(())
+}
+
+/// Granted, and no device has a byte of it: its writer never heard of it.
+async fn is_stray(nodes: &[Rc<Node>], chunk: &ChunkRecord) -> bool {
+    if chunk.state != ChunkState::Granted {
+        return false;
+    }
+    for copy in &chunk.copies {
+        let node = nodes.iter().find(|node| node.device_id == copy.device);
+        let Some((_, engine)) = node.and_then(|node| node.running()) else { return false };
+        match engine.serve(Request::Stat(chunk.shape.chunk)).await {
+            Err(api_types::chunk::Error::Unknown) => {}
+            Ok(Response::Stat(info)) if info.length == 0 => {}
+            _ => return false,
+        }
+    }
+    true
 }
 
 async fn compare(nodes: &[Rc<Node>], chunk: &ChunkRecord) -> Result<(), String> {
