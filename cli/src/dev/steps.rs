@@ -183,7 +183,9 @@ impl Steps {
         }
         let bar = byte_bar(bytes, &format!("copying {} files of {}", files.len(), source.display()));
         let sums = prove::copy(&source, &files, &aside, &bar)?;
-        nix::unistd::sync();
+        // This filesystem alone: a sync of everything would wait for whatever else hangs on the machine.
+        let synced = std::process::Command::new("sync").arg("-f").arg(&mount).status().context("could not run sync")?;
+        anyhow::ensure!(synced.success(), "sync of {} failed", mount.display());
         done(&bar, &format!("copied {} files, {}", sums.len(), api_types::size::show(bar.position())));
         let bar = spinner("mounting again");
         let (id, fs) = (cluster.mounted.get(volume).cloned().context("the volume is not mounted")?, "");
