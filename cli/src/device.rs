@@ -1,6 +1,7 @@
 //! `basalt device …`: what a disk holds, and making one ours.
 
 use crate::connect::Connection;
+use crate::drill::SlowArgs;
 use crate::failure::{Failure, Kind};
 use crate::output::{Format, print};
 use crate::size;
@@ -33,6 +34,8 @@ pub(crate) enum DeviceCommand {
         /// The block device or file.
         path: PathBuf,
     },
+    /// Make an agent's device slow for a while, as a drill. Refused unless the agent runs with --allow-faults.
+    Slow(SlowArgs),
 }
 
 /// Flags of `basalt device format`.

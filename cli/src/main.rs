@@ -8,6 +8,7 @@ mod cluster;
 mod connect;
 mod dev;
 mod device;
+mod drill;
 mod failure;
 mod output;
 mod services;
@@ -45,6 +46,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Device(DeviceCommand::List { connection }) => services::block_on(cluster::devices(&connection, format)),
         Command::Device(DeviceCommand::Format(args)) => services::block_on_local(device::format(args, format)),
         Command::Device(DeviceCommand::Inspect { path }) => services::block_on_local(device::inspect(&path, format)),
+        Command::Device(DeviceCommand::Slow(args)) => services::block_on(drill::slow(args, format)),
         Command::Master(MasterCommand::Run(args)) => services::master(*args),
         Command::Master(command) => services::block_on(cluster::member(command, format)),
         Command::Agent(args) => services::agent(args),

@@ -114,7 +114,7 @@ impl From<Status> for Error {
             Code::NotFound => Error::NotFound(text.trim_end_matches(" does not exist").to_owned()),
             Code::AlreadyExists => Error::AlreadyExists(text),
             Code::FailedPrecondition => Error::Precondition(text),
-            Code::Aborted => Error::Busy(text),
+            Code::Aborted => Error::Busy("the volume at this node's agent".to_owned()),
             Code::ResourceExhausted => Error::NoSpace(text),
             Code::OutOfRange => Error::OutOfRange(text),
             Code::Unavailable | Code::Cancelled => Error::Unavailable(format!("the agent of this node: {text}")),

@@ -5,6 +5,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -250,11 +251,44 @@ impl Cluster {
 
     /// CPU time that all processes have used so far, holders included, in clock ticks (1/100 s).
     pub fn cpu_ticks(&self) -> Result<u64> {
-        let mut ticks = 0;
-        for process in self.processes.values() {
-            ticks += cpu_ticks(process.pid).unwrap_or(0);
+        let holders = self.holders()?;
+        let pids = self.processes.values().map(|process| process.pid).chain(holders);
+        Ok(pids.filter_map(cpu_ticks).sum())
+    }
+
+    /// Bytes that all agents have made the disk write since each was started.
+    pub fn written_bytes(&self) -> Result<u64> {
+        let mut written = 0;
+        for name in self.names("agent-") {
+            let text = std::fs::read_to_string(format!("/proc/{}/io", self.process(&name)?.pid))?;
+            let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: ")).context("no write_bytes")?;
+            written += line.parse::<u64>()?;
         }
-        Ok(ticks)
+        Ok(written)
+    }
+
+    /// The sum of a metric over all its labels and over the processes whose name starts so.
+    pub fn metric_sum(&self, prefix: &str, metric: &str) -> Result<f64> {
+        let mut sum = 0.0;
+        for name in self.names(prefix) {
+            for line in self.metrics(&name)?.lines() {
+                let Some(rest) = line.strip_prefix(metric).filter(|rest| rest.starts_with(['{', ' '])) else { continue };
+                sum += rest.rsplit(' ').next().unwrap_or_default().parse::<f64>().with_context(|| line.to_owned())?;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// What a process answers to Prometheus.
+    pub fn metrics(&self, name: &str) -> Result<String> {
+        let args = &self.process(name)?.program.args;
+        let flag = args.iter().position(|arg| arg == "--metrics-listen").context("no metrics address")?;
+        let mut stream = std::net::TcpStream::connect(args.get(flag + 1).context("no metrics address")?)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
     }
 }
 
@@ -307,6 +341,13 @@ pub fn run(mut command: Command) -> Result<String> {
         bail!("{text} failed ({}):\n{out}{}", output.status, String::from_utf8_lossy(&output.stderr));
     }
     Ok(out)
+}
+
+/// Runs a program with these arguments, see [`run`].
+pub fn run_program(program: &str, args: &[&str]) -> Result<String> {
+    let mut command = Command::new(program);
+    command.args(args);
+    run(command)
 }
 
 /// The binary under test.

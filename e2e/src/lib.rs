@@ -7,7 +7,7 @@
 mod cluster;
 pub mod load;
 
-pub use cluster::{Cluster, Options, Process, Program, binary, run, wait_for};
+pub use cluster::{Cluster, Options, Process, Program, binary, run, run_program, wait_for};
 
 /// Runs these tests need root and FUSE. Says why they are skipped where that isn't there.
 #[must_use]

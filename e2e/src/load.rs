@@ -67,6 +67,61 @@ impl Fio {
     }
 }
 
+/// Latencies of single 4 KiB writes.
+#[derive(Debug, Clone, Copy)]
+pub struct Latency {
+    /// Half of them took less, in milliseconds.
+    pub p50_ms: f64,
+    /// 99 of 100 took less.
+    pub p99_ms: f64,
+    /// 999 of 1000 took less.
+    pub p999_ms: f64,
+    /// How many there were.
+    pub writes: u64,
+}
+
+impl Fio {
+    /// Writes as much as `path` holds (`size_mib`) in 4 KiB blocks at depth 16, in order (`write`) or at random
+    /// (`randwrite`: some blocks more than once), each with a checksum for [`Fio::verify`].
+    pub fn overwrite(path: &str, size_mib: u64, pattern: &str) -> Result<()> {
+        let mut command = job(path, size_mib, "overwrite");
+        command.args(["--iodepth=16", "--verify=crc32c", "--do_verify=0", "--randrepeat=0", "--norandommap"]);
+        command.arg(format!("--rw={pattern}")).arg(format!("--io_size={size_mib}m"));
+        run(command).map(drop)
+    }
+
+    /// Reads all of `path` and checks each block against the checksum it carries.
+    pub fn verify(path: &str, size_mib: u64) -> Result<()> {
+        let mut command = job(path, size_mib, "verify");
+        command.args(["--rw=read", "--iodepth=16", "--verify=crc32c", "--verify_fatal=1"]);
+        run(command).map(drop)
+    }
+
+    /// Single writes at random for `seconds`: how long they take.
+    pub fn latency(path: &str, size_mib: u64, seconds: u32) -> Result<Latency> {
+        let mut command = job(path, size_mib, "latency");
+        command.args(["--rw=randwrite", "--iodepth=1", "--time_based", "--verify=crc32c", "--do_verify=0"]);
+        command.args(["--output-format=json"]).arg(format!("--runtime={seconds}"));
+        let text = run(command)?;
+        let json: serde_json::Value = serde_json::from_str(&text).context("fio's JSON")?;
+        let write = &json["jobs"][0]["write"];
+        let percentile = |name: &str| write["clat_ns"]["percentile"][name].as_f64().unwrap_or(f64::NAN) / 1e6;
+        Ok(Latency {
+            p50_ms: percentile("50.000000"),
+            p99_ms: percentile("99.000000"),
+            p999_ms: percentile("99.900000"),
+            writes: write["total_ios"].as_u64().context("fio counted nothing")?,
+        })
+    }
+}
+
+fn job(path: &str, size_mib: u64, name: &str) -> Command {
+    let mut command = Command::new("fio");
+    command.args(["--bs=4k", "--ioengine=libaio", "--direct=1"]);
+    command.args([format!("--name={name}"), format!("--size={size_mib}m"), format!("--filename={path}")]);
+    command
+}
+
 /// A filesystem that isn't mounted passes its check without a change.
 pub fn fsck_is_clean(device: &str, fs: &str) -> Result<()> {
     let mut command = match fs {

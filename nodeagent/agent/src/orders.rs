@@ -1,5 +1,6 @@
 //! What the masters order and an agent does: deletions and repairs, a few at a time, below the foreground.
 
+use api_telemetry::{Counter, table};
 use api_types::chunk::{ChunkStore, ChunkTransport, Error, Read, Request, Response, Seal, Sealed};
 use api_types::limits::READ_BYTES_MAX;
 use api_types::master::{Order, OrderResult, Work};
@@ -26,6 +27,7 @@ pub(crate) struct Worker {
     repairs: RefCell<usize>,
     deletions: RefCell<usize>,
     done: RefCell<Vec<OrderResult>>,
+    repaired_bytes: Counter,
 }
 
 impl Worker {
@@ -37,6 +39,7 @@ impl Worker {
             repairs: RefCell::new(0),
             deletions: RefCell::new(0),
             done: RefCell::default(),
+            repaired_bytes: table::AGENT_REPAIRED_BYTES_TOTAL.with(&[]),
         })
     }
 
@@ -73,10 +76,13 @@ impl Worker {
     }
 
     async fn run(&self, order: Order, engine: Engine) {
-        let (result, counter) = match order.work {
-            Work::Delete(chunk) => (delete(&engine, chunk).await, &self.deletions),
-            Work::Repair { shape, length, sources } => (self.repair(&engine, shape, length, &sources).await, &self.repairs),
+        let (kind, result, counter) = match order.work {
+            Work::Delete(chunk) => ("delete", delete(&engine, chunk).await, &self.deletions),
+            Work::Repair { shape, length, sources } => {
+                ("repair", self.repair(&engine, shape, length, &sources).await, &self.repairs)
+            }
         };
+        table::AGENT_ORDERS_TOTAL.with(&[kind, if result.is_ok() { "ok" } else { "error" }]).increment();
         *counter.borrow_mut() -= 1;
         self.under_way.borrow_mut().remove(&order.id);
         if let Err(error) = &result {
@@ -128,6 +134,7 @@ impl Worker {
                 return Err(Error::Invalid("the source answered something else than was asked".to_owned()));
             };
             restore.write(offset, bytes).await?;
+            self.repaired_bytes.add(u64::from(read.length));
             offset += read.length;
         }
         restore.finish().await.map(drop)

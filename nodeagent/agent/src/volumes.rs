@@ -13,9 +13,13 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// The longest an attach or detach may take, whatever hangs.
 const OPERATION_LIMIT: Duration = Duration::from_secs(90);
+/// How long an operation waits for another one on the same volume to end, before its caller is told to try again. A
+/// restarted agent takes its volumes up by itself, and whoever attaches one just then is served instead of refused.
+const TURN_LIMIT: Duration = Duration::from_secs(10);
 /// Waits between attempts to take a volume up again after a restart.
 const ADOPT_WAIT_MIN: Duration = Duration::from_millis(20);
 const ADOPT_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -109,6 +113,8 @@ pub(crate) struct Host {
     waiting: RefCell<BTreeMap<VolumeId, (Entry, String)>>,
     attachments: RefCell<Attachments>,
     busy: RefCell<BTreeSet<VolumeId>>,
+    /// Told whenever a volume is taken out of `busy`.
+    freed: Notify,
 }
 
 /// Holds a volume's place in `busy`.
@@ -120,6 +126,7 @@ struct Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.host.busy.borrow_mut().remove(&self.volume);
+        self.host.freed.notify_waiters();
     }
 }
 
@@ -131,16 +138,27 @@ impl Host {
             waiting: RefCell::default(),
             attachments: RefCell::new(attachments),
             busy: RefCell::default(),
+            freed: Notify::new(),
         })
     }
 
-    fn turn(&self, volume: VolumeId) -> Result<Turn<'_>, Error> {
-        if self.busy.borrow_mut().insert(volume) { Ok(Turn { host: self, volume }) } else { Err(Error::Busy) }
+    async fn turn(&self, volume: VolumeId) -> Result<Turn<'_>, Error> {
+        let turn = async {
+            loop {
+                // Registered before the look: what ends in between is not missed.
+                let freed = self.freed.notified();
+                if self.busy.borrow_mut().insert(volume) {
+                    return Turn { host: self, volume };
+                }
+                freed.await;
+            }
+        };
+        timeout(&*self.ground.clock, TURN_LIMIT, turn).await.map_err(|_| Error::Busy)
     }
 
     /// Opens a volume and gives it to the kernel.
     pub(crate) async fn attach(&self, volume: VolumeId, entry: Entry, take_over: bool) -> Result<Attached, Error> {
-        let _turn = self.turn(volume)?;
+        let _turn = self.turn(volume).await?;
         if let Some(serving) = self.serving(volume) {
             if serving.volume.is_fenced() {
                 // Somebody took it over and it came back to us: the old session must go first.
@@ -201,7 +219,7 @@ impl Host {
 
     /// Takes a volume away from the kernel and closes it. One that isn't here is no error.
     pub(crate) async fn detach(&self, volume: VolumeId, force: bool) -> Result<(), Error> {
-        let _turn = self.turn(volume)?;
+        let _turn = self.turn(volume).await?;
         let clock = Rc::clone(&self.ground.clock);
         timeout(&*clock, OPERATION_LIMIT, self.detach_now(volume, force)).await.map_err(|_| Error::Timeout)?
     }
@@ -231,7 +249,7 @@ impl Host {
 
     /// Takes the size that the masters have over to the volume and the kernel. Answers it.
     pub(crate) async fn resize(&self, volume: VolumeId) -> Result<u64, Error> {
-        let _turn = self.turn(volume)?;
+        let _turn = self.turn(volume).await?;
         let serving = self.serving(volume).ok_or(Error::NotAttached)?;
         let record = self.ground.masters.volume(volume).await.map_err(|error| not_found(volume, error))?;
         if record.size_bytes > serving.volume.size_bytes() {

@@ -71,6 +71,9 @@ pub enum FrontEndError {
     /// The holder process could not be started or refused.
     #[error("fuse holder: {0}")]
     Holder(String),
+    /// A process that was sent to the kernel on our behalf failed.
+    #[error("kernel device: {0}")]
+    Errand(String),
     /// A call to the kernel failed.
     #[error("{context}: {source}")]
     Io {

@@ -14,6 +14,7 @@
 
 mod attachment;
 mod device;
+mod errand;
 mod found;
 mod place;
 
@@ -25,6 +26,7 @@ use api_types::limits::BLOCK_BYTES;
 use attachment::LoopAttachment;
 use client_volume::BlockDevice;
 use device::LoopDevice;
+use errand::Errand;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use place::{Place, Remembered};
@@ -39,8 +41,8 @@ pub use found::{FoundAttachment, FoundState, abandon, adopt, cleanup_orphans};
 /// The longest that one step of an attachment may take.
 const STEP_LIMIT: Duration = Duration::from_secs(15);
 
-/// How a holder process is started: `program arguments… --socket <path> --mount <path>`, which must end in
-/// [`run_holder`] before any thread or runtime is started.
+/// How a holder process is started: `program arguments… --socket <path> --mount <path>`; and one that goes on a single
+/// errand to the kernel: `program arguments… --errand <what>`. Both must end in [`run_holder`] before any thread or runtime is started.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HolderCommand {
     /// The binary; usually the agent's own.
@@ -155,8 +157,8 @@ impl LoopFuse {
             // It may have grown while nobody served.
             server.size_changed().map_err(FrontEndError::io("telling the kernel the size"))?;
         }
-        let (there, what) = (place.clone(), spec.clone());
-        let device = self.blocking("making the loop device", move || find_or_make(&there, &what, fresh, size)).await;
+        let (there, what, command) = (place.clone(), spec.clone(), self.holder.clone());
+        let device = self.blocking("making the loop device", move || find_or_make(&command, &there, &what, fresh, size)).await;
         match device {
             Ok(device) => LoopAttachment::start(self.clone(), place, spec, server, link, negotiated, device),
             Err(error) => {
@@ -191,7 +193,13 @@ impl HolderCommand {
     }
 }
 
-fn find_or_make(place: &Place, spec: &Spec, fresh: bool, size: u64) -> Result<LoopDevice, FrontEndError> {
+fn find_or_make(
+    command: &HolderCommand,
+    place: &Place,
+    spec: &Spec,
+    fresh: bool,
+    size: u64,
+) -> Result<LoopDevice, FrontEndError> {
     // Before the device exists: a crash between the two leaves something that is found.
     let found = if fresh { None } else { place.device() };
     if found.is_none() {
@@ -199,14 +207,16 @@ fn find_or_make(place: &Place, spec: &Spec, fresh: bool, size: u64) -> Result<Lo
     }
     let device = match found {
         Some(device) => device,
-        None => LoopDevice::create(&place.file(), spec.read_only)?,
+        None => {
+            let number = Errand::make(place, spec.read_only).send(command)?;
+            LoopDevice { number: u32::try_from(number).map_err(|_| FrontEndError::Errand(format!("no loop device {number}")))? }
+        }
     };
     place.remember(&Remembered::new(spec, Some(&device)))?;
     match device.size() {
         Ok(same) if same == size => {}
         _ => {
-            attachment::look_again(place)?;
-            device.take_size()?;
+            Errand::resize(place, &device).send(command)?;
         }
     }
     Ok(device)
@@ -244,10 +254,14 @@ impl FrontEnd for LoopFuse {
     }
 }
 
-/// The holder process: mounts, keeps `/dev/fuse` and the mount alive while agents come and go, and exits when told or
-/// when the mount is gone. `arguments` are what follows the subcommand. Call it before any thread or runtime exists:
-/// it forks.
+/// The processes that work for an agent. Either a holder: it mounts, keeps `/dev/fuse` and the mount alive while agents come and go, and exits when told or
+/// when the mount is gone. Or one that goes on a single errand to the kernel. `arguments` are what follows the subcommand.
+/// Call it before any thread or runtime exists: it forks.
 #[must_use]
 pub fn run_holder(arguments: Vec<OsString>) -> ExitCode {
+    let mut words = arguments.iter();
+    if words.next().is_some_and(|word| word == errand::WORD) {
+        return errand::run(words.next().cloned());
+    }
     holder::run(arguments)
 }

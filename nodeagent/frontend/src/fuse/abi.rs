@@ -48,6 +48,8 @@ pub(crate) mod init_flags {
 
 /// The file bypasses the page cache.
 pub(crate) const FOPEN_DIRECT_IO: u32 = 1;
+/// Closing it asks us nothing (Linux 5.16): whoever closes it doesn't wait for a server.
+pub(crate) const FOPEN_NOFLUSH: u32 = 1 << 5;
 /// Writes to it need not wait for each other.
 pub(crate) const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 

@@ -245,7 +245,7 @@ impl Server {
                 self.answer(unique, Err(libc::EROFS));
             }
             Request::Open { .. } => {
-                let open_flags = abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES;
+                let open_flags = abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES | abi::FOPEN_NOFLUSH;
                 self.answer(unique, Ok(&[OpenOut { fh: 1, open_flags, padding: 0 }.as_bytes()]));
             }
             Request::Statfs => {

@@ -2,6 +2,7 @@
 
 use super::LoopFuse;
 use super::device::LoopDevice;
+use super::errand::Errand;
 use super::place::Place;
 use crate::front_end::{Attachment, FrontEndError, Kind, Spec};
 use crate::fuse::{Negotiated, Server};
@@ -101,15 +102,6 @@ impl LoopAttachment {
     }
 }
 
-/// Makes the kernel ask for the file's size. Blocks until we have answered.
-pub(super) fn look_again(place: &Place) -> Result<(), FrontEndError> {
-    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-    let file = place.file();
-    statx(CWD, &file, AtFlags::STATX_FORCE_SYNC, StatxFlags::SIZE)
-        .map(drop)
-        .map_err(|errno| FrontEndError::io(format!("looking at {}", file.display()))(errno.into()))
-}
-
 impl State {
     /// Keeps a connection to the holder for what this server says, and answers the half that listens.
     fn follow(&self, link: Link) -> Result<tokio::net::UnixStream, FrontEndError> {
@@ -184,15 +176,14 @@ impl State {
         }
         let size = self.server.size();
         self.server.size_changed().map_err(FrontEndError::io("telling the kernel the size"))?;
-        let (place, device) = (self.place.clone(), self.device.clone());
+        let (place, device, command) = (self.place.clone(), self.device.clone(), self.front_end.holder.clone());
         let work = move || {
             let now = device.size().map_err(FrontEndError::io("reading the size of the loop device"))?;
             if size < now {
                 let reason = format!("{size} is less than the {now} bytes of {}", device.path().display());
                 return Err(FrontEndError::Invalid { field: "size", reason });
             }
-            look_again(&place)?;
-            device.take_size()
+            Errand::resize(&place, &device).send(&command)
         };
         let taken = self.front_end.blocking("resizing the loop device", work).await?;
         drop(phase);
@@ -209,13 +200,14 @@ impl State {
         if *phase == Phase::Detached {
             return Ok(());
         }
-        let device = self.device.clone();
+        let (device, command) = (self.device.clone(), self.front_end.holder.clone());
         let removed = if *phase == Phase::Released {
             // The kernel would ask a server for what it still holds, and there is none.
             let by = "this agent serves it no longer".to_owned();
             Err(FrontEndError::Busy { device: device.path().display().to_string(), by })
         } else {
-            self.front_end.blocking("removing the loop device", move || device.remove(false)).await
+            let errand = Errand::remove(&device, false);
+            self.front_end.blocking("removing the loop device", move || errand.send(&command).map(drop)).await
         };
         let abort = match removed {
             Ok(()) => false,
@@ -226,13 +218,14 @@ impl State {
             }
         };
         self.leaving.set(true);
-        let (place, device) = (self.place.clone(), self.device.clone());
+        let (place, errand) = (self.place.clone(), Errand::remove(&self.device, true));
+        let command = self.front_end.holder.clone();
         let work = move || {
             if let Some(link) = Link::connect(&place.socket())? {
                 link.detach(abort)?;
             }
             if abort {
-                device.remove(true)?;
+                errand.send(&command)?;
             }
             Ok(())
         };

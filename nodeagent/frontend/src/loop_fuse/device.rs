@@ -1,4 +1,4 @@
-//! Loop devices. Everything here blocks, and much of it makes the kernel ask *us*: never on a serving core.
+//! Loop devices. Everything here blocks, and much of it makes the kernel ask *us*: see `errand` for who may call it.
 
 #![expect(unsafe_code, reason = "loop devices are configured by ioctl, which only takes raw arguments")]
 
