@@ -67,19 +67,6 @@ impl Fio {
     }
 }
 
-/// Latencies of single 4 KiB writes.
-#[derive(Debug, Clone, Copy)]
-pub struct Latency {
-    /// Half of them took less, in milliseconds.
-    pub p50_ms: f64,
-    /// 99 of 100 took less.
-    pub p99_ms: f64,
-    /// 999 of 1000 took less.
-    pub p999_ms: f64,
-    /// How many there were.
-    pub writes: u64,
-}
-
 impl Fio {
     /// Writes as much as `path` holds (`size_mib`) in 4 KiB blocks at depth 16, in order (`write`) or at random
     /// (`randwrite`: some blocks more than once), each with a checksum for [`Fio::verify`].
@@ -96,21 +83,45 @@ impl Fio {
         command.args(["--rw=read", "--iodepth=16", "--verify=crc32c", "--verify_fatal=1"]);
         run(command).map(drop)
     }
+}
 
-    /// Single writes at random for `seconds`: how long they take.
-    pub fn latency(path: &str, size_mib: u64, seconds: u32) -> Result<Latency> {
-        let mut command = job(path, size_mib, "latency");
-        command.args(["--rw=randwrite", "--iodepth=1", "--time_based", "--verify=crc32c", "--do_verify=0"]);
-        command.args(["--output-format=json"]).arg(format!("--runtime={seconds}"));
+/// What fio measured in one go of 4 KiB requests.
+#[derive(Debug, Clone, Copy)]
+pub struct Shot {
+    /// Requests a second.
+    pub iops: f64,
+    /// Half of them took less, in microseconds.
+    pub p50_us: f64,
+    /// 99 of 100 took less.
+    pub p99_us: f64,
+    /// 999 of 1000 took less.
+    pub p999_us: f64,
+}
+
+impl Shot {
+    /// Requests of one kind (`randread`, `randwrite`) for `seconds`; `dsync`: each write is durable when it is answered.
+    pub fn take(path: &str, size_mib: u64, pattern: &str, depth: u32, seconds: u32, dsync: bool) -> Result<Self> {
+        let mut command = job(path, size_mib, "shot");
+        command.args([format!("--rw={pattern}"), format!("--iodepth={depth}"), format!("--runtime={seconds}")]);
+        command.args(["--time_based", "--norandommap", "--randrepeat=0", "--output-format=json"]);
+        if dsync {
+            command.arg("--sync=dsync");
+        }
+        if pattern == "randwrite" && !dsync {
+            // What is read back later carries its checksum.
+            command.args(["--verify=crc32c", "--do_verify=0"]);
+        }
         let text = run(command)?;
-        let json: serde_json::Value = serde_json::from_str(&text).context("fio's JSON")?;
-        let write = &json["jobs"][0]["write"];
-        let percentile = |name: &str| write["clat_ns"]["percentile"][name].as_f64().unwrap_or(f64::NAN) / 1e6;
-        Ok(Latency {
-            p50_ms: percentile("50.000000"),
-            p99_ms: percentile("99.000000"),
-            p999_ms: percentile("99.900000"),
-            writes: write["total_ios"].as_u64().context("fio counted nothing")?,
+        let start = text.find('{').context("fio printed no JSON")?;
+        let json: serde_json::Value = serde_json::from_str(&text[start..]).context("fio's JSON")?;
+        let side = &json["jobs"][0][if pattern == "randread" { "read" } else { "write" }];
+        let number = |value: &serde_json::Value| value.as_f64().context("fio printed no number");
+        let percentile = |name: &str| Ok::<_, anyhow::Error>(number(&side["clat_ns"]["percentile"][name])? / 1e3);
+        Ok(Shot {
+            iops: number(&side["iops"])?,
+            p50_us: percentile("50.000000")?,
+            p99_us: percentile("99.000000")?,
+            p999_us: percentile("99.900000")?,
         })
     }
 }

@@ -36,10 +36,10 @@ fn a_volume_can_be_overwritten_for_ever_on_twice_its_space() -> Result<()> {
         eprintln!("lap {lap}: {:.2} times the volume's size is taken, copies counted once", share(taken / COPIES, size_mib));
         most = most.max(taken);
     }
-    let user = LAPS * size_mib << 20;
+    let user = (LAPS * size_mib) << 20;
     let written = cluster.written_bytes()? - written_before;
     eprintln!("devices wrote {:.2} bytes per byte and copy", written as f64 / (user * COPIES) as f64);
-    ensure!(most <= 2 * size_mib * COPIES << 20, "the volume took {most} bytes");
+    ensure!(most <= (2 * size_mib * COPIES) << 20, "the volume took {most} bytes");
     Fio::verify(&path, size_mib)?;
     cluster.detach("db-0")?;
     cluster.basalt(&["volume", "delete", "db-0"])?;

@@ -17,8 +17,8 @@ pub(crate) enum What {
     Rpc,
     /// The chunk store on a file against the file itself.
     Engine,
-    /// A volume on chunk stores in this process.
-    Volume,
+    /// A mounted volume against a raw file, on real processes.
+    Mount,
 }
 
 impl What {
@@ -26,22 +26,23 @@ impl What {
         match self {
             What::Rpc => ("nodeagent-agent", "rpc"),
             What::Engine => ("nodeagent-engine", "engine"),
-            What::Volume => ("client-volume", "volume"),
+            What::Mount => ("e2e", "mount"),
         }
     }
 }
 
 pub(crate) fn run(root: &Path, what: What, args: &[String]) -> Outcome {
     let (package, bench) = what.package_and_bench();
-    let benches = root.join(room_of(package)).join("benches");
-    if !benches.join(format!("{bench}.rs")).is_file() {
-        bail!("{package} has no benchmark `{bench}` yet");
-    }
     let mut command = Command::new(crate::test::cargo());
     command.current_dir(root).args(["bench", "--package", package, "--bench", bench, "--"]).args(args);
+    if what == What::Mount {
+        // It measures the processes that people run.
+        let mut build = Command::new(crate::test::cargo());
+        build.current_dir(root).args(["build", "--release", "--package", "cli"]);
+        if run::run(&mut build, LIMIT)? != Ended::Well {
+            bail!("the binary does not build");
+        }
+        command.env("BASALT_BIN", crate::test::target_directory(root)?.join("release").join("basalt"));
+    }
     Ok(run::run(&mut command, LIMIT)? == Ended::Well)
-}
-
-fn room_of(package: &str) -> String {
-    package.replacen('-', "/", 1)
 }

@@ -184,7 +184,7 @@ fn e2e(root: &Path, limit: Duration) -> Result<Done> {
     finish(&mut command, limit)
 }
 
-fn target_directory(root: &Path) -> Result<PathBuf> {
+pub(crate) fn target_directory(root: &Path) -> Result<PathBuf> {
     let metadata = cargo_metadata::MetadataCommand::new().current_dir(root).no_deps().exec()?;
     Ok(metadata.target_directory.into_std_path_buf())
 }
