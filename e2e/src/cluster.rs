@@ -312,8 +312,9 @@ impl Drop for Cluster {
             // A mount whose server is gone would hang whoever touches it.
             let _ = self.forget_mount();
             eprintln!("could not take the cluster down: {error:#}");
-            for process in self.processes.values() {
-                let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
+            let holders = self.holders().unwrap_or_default();
+            for pid in self.processes.values().map(|process| process.pid).chain(holders) {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
         }
     }

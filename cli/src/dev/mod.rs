@@ -152,6 +152,7 @@ async fn take_down(args: DownArgs) -> Result<()> {
     };
     let steps = Steps::new(layout.clone());
     steps.unmount_all(&mut cluster).await?;
+    steps.detach_all(&cluster).await?;
     // Agents first: they close their volumes at the masters.
     for kind in ["csi", "agent", "master"] {
         let names: Vec<String> = cluster.processes.keys().filter(|name| name.starts_with(kind)).cloned().collect();

@@ -3,8 +3,10 @@
 use super::layout::{AgentSite, Cluster, Layout, MasterSite};
 use super::process::{Program, tail};
 use super::{claim, prove};
-use anyhow::{Context, Result, bail};
+use crate::agent;
+use anyhow::{Context, Result, anyhow, bail};
 use api_wire::master_client::MasterConnection;
+use api_wire::proto::attach::{DetachVolumeRequest, ListAttachedRequest};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -214,6 +216,27 @@ impl Steps {
             cluster.mounted.remove(&volume);
             self.layout.save(cluster)?;
             done(&bar, &format!("{volume} unmounted"));
+        }
+        Ok(())
+    }
+
+    /// Takes what people attached by hand away again: without its agent nobody would answer for it.
+    pub(crate) async fn detach_all(&self, cluster: &Cluster) -> Result<()> {
+        for site in self.layout.agents(&cluster.plan) {
+            let process = cluster.processes.get(&format!("agent-{}", site.node));
+            if !process.is_some_and(super::process::Running::is_alive) {
+                continue;
+            }
+            let failed = |what: &str| format!("{what} on {}", site.node);
+            let client = agent::connect(&site.socket, PATIENCE).await.map_err(|failure| anyhow!(failure.text()));
+            let mut client = client.with_context(|| failed("could not ask for attached volumes"))?;
+            let attached =
+                client.list_attached(ListAttachedRequest {}).await.with_context(|| failed("could not list volumes"))?;
+            for volume in attached.into_inner().attached {
+                let request = DetachVolumeRequest { volume: volume.volume, force: false };
+                let what = format!("could not detach {} ({}): unmount or close it first", volume.name, volume.device_path);
+                client.detach_volume(request).await.with_context(|| failed(&what))?;
+            }
         }
         Ok(())
     }

@@ -11,6 +11,8 @@ use api_types::{Epoch, NodeName, OwnerId, StreamId, VolumeId};
 
 /// The largest volume: 1 PiB.
 const VOLUME_BYTES_MAX: u64 = 1 << 50;
+/// The smallest chunks that a volume gets, unless its pool has smaller ones.
+const SMALL_CHUNK_BYTES: u32 = 4 << 20;
 /// The most parameters, and the longest key or value, in bytes.
 const PARAMETERS_MAX: usize = 64;
 const PARAMETER_BYTES_MAX: usize = 1024;
@@ -28,6 +30,13 @@ fn check_size(size_bytes: u64) -> Result<(), Error> {
         )));
     }
     Ok(())
+}
+
+/// Chunks of a volume are a 64th of it at most, so that those that are open or granted ahead, and the garbage that has to
+/// gather before a chunk is worth emptying, take a small part of its space; but not smaller than is good for a disk.
+fn chunk_bytes(pool: u32, size_bytes: u64) -> u32 {
+    let fitting = (size_bytes / 64).next_power_of_two().max(SMALL_CHUNK_BYTES.into());
+    u32::try_from(fitting).unwrap_or(u32::MAX).min(pool)
 }
 
 impl State {
@@ -156,7 +165,8 @@ impl State {
         let record = volume.clone();
         events.push(Event::VolumeOpened(id, record.epoch, node.clone()));
         let (_, pool) = self.pool_named(&record.pool)?;
-        Ok(Reply::Lease(VolumeLease { replication: pool.replication, chunk_bytes: pool.chunk_bytes, volume: record }))
+        let chunk_bytes = chunk_bytes(pool.chunk_bytes, record.size_bytes);
+        Ok(Reply::Lease(VolumeLease { replication: pool.replication, chunk_bytes, volume: record }))
     }
 
     pub(crate) fn close_volume(&mut self, id: VolumeId, epoch: Epoch) -> Result<Reply, Error> {
@@ -247,4 +257,18 @@ pub(crate) fn outside_volumes(path: &str) -> Result<(), Error> {
         return Err(Error::Invalid(format!("path: `{VOLUMES}` holds the files of volumes: change the volume instead")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::chunk_bytes;
+
+    #[test]
+    fn a_small_volume_has_small_chunks() {
+        assert_eq!(chunk_bytes(64 << 20, 4096), 4 << 20);
+        assert_eq!(chunk_bytes(64 << 20, 512 << 20), 8 << 20);
+        assert_eq!(chunk_bytes(64 << 20, 700 << 20), 16 << 20);
+        assert_eq!(chunk_bytes(64 << 20, 1 << 50), 64 << 20);
+        assert_eq!(chunk_bytes(1 << 20, 512 << 20), 1 << 20);
+    }
 }
