@@ -43,8 +43,8 @@ pub struct TelemetryArgs {
     #[arg(long, env = "BASALT_LOG_FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,
 
-    /// Which log lines are written: a level, or `target=level` pairs.
-    #[arg(long, env = "BASALT_LOG", value_name = "FILTER", default_value = "info")]
+    /// Which log lines are written: a level, or `target=level` pairs. The consensus library's own lines are many.
+    #[arg(long, env = "BASALT_LOG", value_name = "FILTER", default_value = "info,openraft=warn")]
     pub log_filter: String,
 
     /// OpenTelemetry collector (gRPC) that gets metrics and spans. Nothing is sent when missing.

@@ -61,8 +61,6 @@ names! {
         StreamAppend = "stream_append",
         /// One read of a stream, until verified.
         StreamRead = "stream_read",
-        /// Sealing a chunk on its replicas and at the masters.
-        StreamSeal = "stream_seal",
         /// A request to append, at its server.
         ServeAppend = "serve_append",
         /// A request to read, at its server.
@@ -77,16 +75,10 @@ names! {
         DeviceFlush = "device_flush",
         /// A group commit of a chunk store's journal.
         JournalCommit = "journal_commit",
-        /// A checkpoint of a volume.
-        VolumeCheckpoint = "volume_checkpoint",
         /// Opening a volume, recovery included.
         VolumeOpen = "volume_open",
-        /// Reclaiming one chunk.
-        VolumeReclaim = "volume_reclaim",
         /// Repairing one chunk.
         Repair = "repair",
-        /// A call to the masters, retries included.
-        MasterCall = "master_call",
         /// A call at a master.
         MasterServe = "master_serve",
         /// A command, from its proposal until it is applied.
@@ -107,6 +99,8 @@ names! {
         FrontEnd = "front_end",
         /// Waiting for its turn.
         Queue = "queue",
+        /// In the stream: until enough copies have answered.
+        Stream = "stream",
         /// Under way between nodes: the client's time less the server's.
         Network = "network",
         /// At the chunk store and its device.

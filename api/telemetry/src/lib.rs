@@ -13,6 +13,7 @@
 //! Never here: a decision that depends on a metric, or a log line on the hot path.
 
 mod buckets;
+mod calls;
 mod expose;
 mod health;
 mod http;
@@ -24,6 +25,7 @@ mod process;
 pub mod table;
 mod trace;
 
+pub use calls::{CallMeter, Metered};
 pub use health::{Check, Health};
 pub use init::{InitError, LogFormat, Telemetry, TelemetryArgs, bind, init};
 pub use latency::{LatencyBook, Operation, Recorder, Second, Stage};

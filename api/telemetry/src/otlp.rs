@@ -144,7 +144,10 @@ impl SpanExport {
         }
         let parent = Context::new().with_remote_span_context(span.span_context().clone());
         for stage in &operation.stages {
-            let builder = self.tracer.span_builder(stage.stage.as_str()).with_start_time(at(stage.begin));
+            let mut builder = self.tracer.span_builder(stage.stage.as_str()).with_start_time(at(stage.begin));
+            if let Some(device) = stage.device {
+                builder = builder.with_attributes([KeyValue::new("device", device.to_string())]);
+            }
             builder.start_with_context(&self.tracer, &parent).end_with_timestamp(at(stage.begin + stage.took));
         }
         span.end_with_timestamp(ended);

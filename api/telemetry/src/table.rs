@@ -29,30 +29,28 @@ const fn fixed(name: &'static str, values: &'static [&'static str]) -> Label {
 const DEVICE: Label = Label { name: "device", values: Values::AtMost(64) };
 const VOLUME: Label = Label { name: "volume", values: Values::AtMost(512) };
 const FRAME: Label = fixed("op", &["append", "read", "seal", "delete", "stat", "scrub", "probe", "list"]);
-const ANSWER: Label = fixed(
-    "result",
-    &[
-        "ok",
-        "unknown",
-        "sealed",
-        "wrong_offset",
-        "fenced",
-        "full",
-        "conflict",
-        "corrupt",
-        "invalid",
-        "busy",
-        "deadline",
-        "io",
-        "unreachable",
-    ],
-);
+/// How a request to a chunk store is answered, in the order in which the data plane numbers it.
+pub const ANSWERS: [&str; 13] = [
+    "ok",
+    "unknown",
+    "sealed",
+    "wrong_offset",
+    "fenced",
+    "full",
+    "conflict",
+    "corrupt",
+    "invalid",
+    "busy",
+    "deadline",
+    "io",
+    "unreachable",
+];
+const ANSWER: Label = fixed("result", &ANSWERS);
 const END: Label = fixed("reason", &["closed", "broken", "garbage", "stalled", "idle", "refused"]);
-const CLASS: Label = fixed("class", &["foreground", "repair", "reclaim", "scrub"]);
 const BLOCK_OP: Label = fixed("op", &["read", "write", "flush", "discard", "write_zeroes"]);
 const MOVED: Label = fixed("direction", &["read", "written"]);
 const RESULT: Label = fixed("result", &["ok", "error"]);
-const SEAL_REASON: Label = fixed("reason", &["full", "error", "slow", "close", "recovery", "fenced"]);
+const LOG: Label = fixed("log", &["hot", "cold", "index"]);
 const LIST: Label = fixed("list", &["certain", "probabilistic"]);
 const QUANTILE: Label = fixed("quantile", &["0.5", "0.99", "0.999", "1"]);
 const MASTER_CALL: Label = Label { name: "call", values: Values::AtMost(48) };
@@ -60,7 +58,7 @@ const CSI_CALL: Label = Label { name: "call", values: Values::AtMost(48) };
 const CODE: Label = Label { name: "code", values: Values::AtMost(20) };
 const OPERATION: Label = Label { name: "op", values: Values::AtMost(32) };
 const STAGE: Label = Label { name: "stage", values: Values::AtMost(8) };
-const LIVENESS: Label = fixed("state", &["alive", "silent", "gone"]);
+const LIVENESS: Label = fixed("state", &["up", "suspect", "lost"]);
 const ORDER: Label = fixed("order", &["delete", "repair"]);
 
 metrics! {
@@ -107,7 +105,10 @@ metrics! {
         "Bytes read and verified by scrubbing.";
 
     // Streams.
-    STREAM_SEALS_TOTAL: Counter, Counter, One, "basalt_stream_seals_total", [SEAL_REASON], "Chunks sealed by their writer.";
+    STREAM_SEALS_TOTAL: Counter, Counter, One, "basalt_stream_seals_total", [], "Chunks sealed by their writer.";
+    STREAM_LEFT_TOTAL: Counter, Counter, One, "basalt_stream_left_total", [], "Chunks left before they were full.";
+    STREAM_COPIES_GIVEN_UP_TOTAL: Counter, Counter, One, "basalt_stream_copies_given_up_total", [],
+        "Copies that a writer no longer pursues: they are repaired.";
     STREAM_CHASED_BYTES: Gauge, Gauge, Bytes, "basalt_stream_chased_bytes", [], "Committed bytes that a slow copy still lacks.";
     STREAM_BACKUP_READS_TOTAL: Counter, Counter, One, "basalt_stream_backup_reads_total", [],
         "Reads that asked a second copy because the first was slow.";
@@ -119,7 +120,7 @@ metrics! {
     VOLUME_SIZE_BYTES: Gauge, Gauge, Bytes, "basalt_volume_size_bytes", [VOLUME], "Size of an attached volume.";
     VOLUME_MOVED_BYTES_TOTAL: Counter, Counter, Bytes, "basalt_volume_moved_bytes_total", [VOLUME, MOVED],
         "Bytes that users read and wrote.";
-    VOLUME_APPENDED_BYTES_TOTAL: Counter, Counter, Bytes, "basalt_volume_appended_bytes_total", [VOLUME, CLASS],
+    VOLUME_APPENDED_BYTES_TOTAL: Counter, Counter, Bytes, "basalt_volume_appended_bytes_total", [VOLUME, LOG],
         "Bytes appended to the volume's streams, one copy counted; over bytes written it is the write amplification.";
     VOLUME_LIVE_BYTES: Gauge, Gauge, Bytes, "basalt_volume_live_bytes", [VOLUME], "Bytes of blocks that the map points to.";
     VOLUME_LOG_BYTES: Gauge, Gauge, Bytes, "basalt_volume_log_bytes", [VOLUME], "Bytes of all chunks, one copy counted.";
@@ -129,7 +130,7 @@ metrics! {
     // Masters and those who ask them.
     MASTER_LEADS: Gauge, Gauge, One, "basalt_master_leads", [], "1 on the master that leads.";
     MASTER_TERM: Gauge, Gauge, One, "basalt_master_term", [], "The newest Raft term seen.";
-    MASTER_APPLIED_TOTAL: Counter, Counter, One, "basalt_master_applied_total", [], "Commands applied to the state.";
+    MASTER_APPLIED_INDEX: Gauge, Gauge, One, "basalt_master_applied_index", [], "Last log entry applied to the state.";
     MASTER_LOG_BYTES: Gauge, Gauge, Bytes, "basalt_master_log_bytes", [], "Size of the Raft log on disk.";
     MASTER_CALLS_TOTAL: Counter, Counter, One, "basalt_master_calls_total", [MASTER_CALL, CODE], "Calls answered by this master.";
     MASTER_NODES: Gauge, Gauge, One, "basalt_master_nodes", [LIVENESS], "Nodes, as the leader sees them.";

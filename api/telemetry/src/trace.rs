@@ -5,12 +5,12 @@
 
 use crate::latency::{Operation, Stage};
 use crate::otlp::SpanExport;
-use api_types::VolumeId;
+use api_types::{DeviceId, VolumeId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Operations kept per volume; the oldest go first.
@@ -25,6 +25,8 @@ const VOLUMES_MAX: usize = 512;
 pub struct StageTime {
     /// Which.
     pub stage: Stage,
+    /// On which device, where it has one.
+    pub device: Option<DeviceId>,
     /// Since the operation began.
     pub begin: Duration,
     /// How long.
@@ -58,7 +60,11 @@ impl fmt::Display for TracedOperation {
         write!(f, "{}.{:06} {} {}", ended.as_secs(), ended.subsec_micros(), self.volume, self.operation.as_str())?;
         write!(f, " {}+{} {} us:", self.offset, self.length, self.total.as_micros())?;
         for part in &self.stages {
-            write!(f, " {}@{}={}", part.stage.as_str(), part.begin.as_micros(), part.took.as_micros())?;
+            write!(f, " {}", part.stage.as_str())?;
+            if let Some(device) = part.device {
+                write!(f, "[{device}]")?;
+            }
+            write!(f, "@{}={}", part.begin.as_micros(), part.took.as_micros())?;
         }
         if let Some(error) = &self.error {
             write!(f, " failed: {error}")?;
@@ -70,6 +76,8 @@ impl fmt::Display for TracedOperation {
 /// All traces of a process. Clones are the same.
 #[derive(Clone, Debug, Default)]
 pub struct TraceHub {
+    /// How many volumes are traced.
+    traced: Arc<AtomicUsize>,
     volumes: Arc<Mutex<BTreeMap<VolumeId, Arc<VolumeTrace>>>>,
     export: Option<SpanExport>,
 }
@@ -78,6 +86,7 @@ pub struct TraceHub {
 struct VolumeTrace {
     volume: VolumeId,
     on: AtomicBool,
+    traced: Arc<AtomicUsize>,
     state: Mutex<State>,
     export: Option<SpanExport>,
 }
@@ -89,11 +98,23 @@ struct State {
     until: Option<Duration>,
     threshold: Duration,
     kept: VecDeque<TracedOperation>,
+    /// Operations that were slow enough, those included that are kept no longer.
+    seen: u64,
+}
+
+impl VolumeTrace {
+    fn switch(&self, on: bool) {
+        match (self.on.swap(on, Ordering::AcqRel), on) {
+            (false, true) => drop(self.traced.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(self.traced.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
+    }
 }
 
 impl TraceHub {
     pub(crate) fn new(export: Option<SpanExport>) -> Self {
-        TraceHub { volumes: Arc::default(), export }
+        TraceHub { traced: Arc::default(), volumes: Arc::default(), export }
     }
 
     /// The sink of a volume, for whoever serves it.
@@ -106,13 +127,13 @@ impl TraceHub {
     /// Operations faster than `threshold` aren't kept.
     pub fn start(&self, volume: VolumeId, duration: Duration, threshold: Duration) {
         let trace = self.volume(volume);
-        *trace.state.lock() = State { duration, until: None, threshold, kept: VecDeque::new() };
-        trace.on.store(true, Ordering::Release);
+        *trace.state.lock() = State { duration, threshold, ..State::default() };
+        trace.switch(true);
     }
 
     /// Switches it off; what was kept stays.
     pub fn stop(&self, volume: VolumeId) {
-        self.volume(volume).on.store(false, Ordering::Release);
+        self.volume(volume).switch(false);
     }
 
     /// What was kept, oldest first.
@@ -121,13 +142,25 @@ impl TraceHub {
         self.volume(volume).state.lock().kept.iter().cloned().collect()
     }
 
+    /// How many operations were slow enough since it was switched on; more than are kept.
+    #[must_use]
+    pub fn seen(&self, volume: VolumeId) -> u64 {
+        self.volume(volume).state.lock().seen
+    }
+
+    /// Any volume is traced just now.
+    #[must_use]
+    pub fn is_any_on(&self) -> bool {
+        self.traced.load(Ordering::Relaxed) > 0
+    }
+
     fn volume(&self, volume: VolumeId) -> Arc<VolumeTrace> {
         let mut volumes = self.volumes.lock();
         if volumes.len() >= VOLUMES_MAX && !volumes.contains_key(&volume) {
             volumes.retain(|_, trace| Arc::strong_count(trace) > 1 || trace.on.load(Ordering::Relaxed));
         }
-        let export = self.export.clone();
-        let new = || Arc::new(VolumeTrace { volume, on: AtomicBool::new(false), state: Mutex::default(), export });
+        let (export, traced) = (self.export.clone(), Arc::clone(&self.traced));
+        let new = || Arc::new(VolumeTrace { volume, on: AtomicBool::new(false), traced, state: Mutex::default(), export });
         Arc::clone(volumes.entry(volume).or_insert_with(new))
     }
 }
@@ -139,6 +172,12 @@ pub struct TraceSink {
 }
 
 impl TraceSink {
+    /// Whose operations are noted.
+    #[must_use]
+    pub fn volume(&self) -> VolumeId {
+        self.trace.volume
+    }
+
     /// Operations are traced just now.
     #[must_use]
     pub fn is_on(&self) -> bool {
@@ -154,7 +193,7 @@ impl TraceSink {
         let mut state = self.trace.state.lock();
         let duration = state.duration;
         if now >= *state.until.get_or_insert(now + duration) {
-            self.trace.on.store(false, Ordering::Relaxed);
+            self.trace.switch(false);
             return None;
         }
         let trace = Arc::clone(&self.trace);
@@ -176,9 +215,14 @@ pub struct OpenOperation {
 impl OpenOperation {
     /// A stage ran from `begin` to `end`, by the caller's clock.
     pub fn stage(&mut self, stage: Stage, begin: Duration, end: Duration) {
+        self.stage_of(stage, None, begin, end);
+    }
+
+    /// The same of one copy, which is on `device`.
+    pub fn stage_of(&mut self, stage: Stage, device: Option<DeviceId>, begin: Duration, end: Duration) {
         if self.stages.len() < STAGES_MAX {
             let since = begin.saturating_sub(self.began);
-            self.stages.push(StageTime { stage, begin: since, took: end.saturating_sub(begin) });
+            self.stages.push(StageTime { stage, device, begin: since, took: end.saturating_sub(begin) });
         }
     }
 
@@ -189,6 +233,7 @@ impl OpenOperation {
         if total < state.threshold {
             return;
         }
+        state.seen += 1;
         let operation = TracedOperation {
             volume: self.trace.volume,
             operation: self.operation,

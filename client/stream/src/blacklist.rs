@@ -77,6 +77,11 @@ impl Blacklist {
         self.entries.keys().copied().collect()
     }
 
+    /// How many are listed for this reason.
+    pub(crate) fn count(&self, doubt: Doubt) -> u64 {
+        self.entries.values().filter(|entry| entry.doubt == doubt).count() as u64
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

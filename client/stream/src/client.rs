@@ -1,5 +1,6 @@
 //! The client: what all streams of one core share.
 
+use crate::appender::WriterStats;
 use crate::blacklist::{Blacklist, Doubt};
 use crate::directory::Directory;
 use crate::latency::LatencyModel;
@@ -48,6 +49,23 @@ struct Inner {
     blacklist: RefCell<Blacklist>,
     probing: Cell<bool>,
     writers: RefCell<Vec<Weak<Shell>>>,
+    /// What happened to reads, and to writers that are gone.
+    past: Cell<ClientStats>,
+}
+
+/// What a client has been through, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClientStats {
+    /// Second copies asked because the first was slow.
+    pub backup_reads: u64,
+    /// Copies that failed their reader, and were reported.
+    pub bad_copies: u64,
+    /// Devices on the blacklist of those that are gone or failed.
+    pub avoided_certain: u64,
+    /// Devices on the blacklist of those that may be slow.
+    pub avoided_probable: u64,
+    /// All writers together. The bytes that are chased are those of living writers.
+    pub writers: WriterStats,
 }
 
 /// How a round over the copies of a chunk ended.
@@ -71,6 +89,7 @@ impl Client {
             blacklist: RefCell::new(blacklist),
             probing: Cell::new(false),
             writers: RefCell::default(),
+            past: Cell::default(),
         };
         Client { inner: Rc::new(inner) }
     }
@@ -189,6 +208,9 @@ impl Client {
                 },
                 () = late => {
                     let may = self.inner.latency.borrow_mut().spend();
+                    if may {
+                        self.note(|stats| stats.backup_reads += 1);
+                    }
                     plan.late(may)
                 }
             };
@@ -250,6 +272,7 @@ impl Client {
 
     fn report(&self, chunk: ChunkId, device: DeviceId, reason: &str) {
         tracing::warn!(%chunk, %device, reason, "a copy failed its reader");
+        self.note(|stats| stats.bad_copies += 1);
         let report = self.inner.deps.master.report(BadCopy { chunk, device, reason: reason.to_owned() });
         // The scrubber and the next reader will find it again if this doesn't arrive.
         tokio::task::spawn_local(async move { drop(report.await) });
@@ -305,6 +328,30 @@ impl Client {
         if !self.inner.probing.replace(true) {
             tokio::task::spawn_local(probe(Rc::downgrade(&self.inner)));
         }
+    }
+
+    /// Counters and gauges.
+    #[must_use]
+    pub fn stats(&self) -> ClientStats {
+        let mut stats = self.inner.past.get();
+        for writer in self.inner.writers.borrow().iter().filter_map(|writer| writer.upgrade()?.stats()) {
+            stats.writers.add(&writer);
+        }
+        let blacklist = self.inner.blacklist.borrow();
+        stats.avoided_certain = blacklist.count(Doubt::Certain);
+        stats.avoided_probable = blacklist.count(Doubt::Probable);
+        stats
+    }
+
+    fn note(&self, what: impl FnOnce(&mut ClientStats)) {
+        let mut stats = self.inner.past.get();
+        what(&mut stats);
+        self.inner.past.set(stats);
+    }
+
+    /// A writer ends: what it counted stays.
+    pub(crate) fn writer_ends(&self, stats: WriterStats) {
+        self.note(|past| past.writers.add(&WriterStats { chased_bytes: 0, ..stats }));
     }
 
     fn tell_writers(&self) {

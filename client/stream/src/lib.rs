@@ -26,7 +26,7 @@ mod recovery;
 mod scan;
 mod writer;
 
-pub use client::{Client, Deps};
+pub use client::{Client, ClientStats, Deps};
 pub use config::Config;
 pub use error::Error;
 pub use scan::{Scan, ScannedUnit};

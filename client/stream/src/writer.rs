@@ -168,12 +168,18 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         self.shell.dropped.set(true);
+        self.shell.client.writer_ends(self.shell.appender.borrow().stats());
         self.shell.waiters.borrow_mut().clear();
         self.shell.wake.notify_one();
     }
 }
 
 impl Shell {
+    /// See [`Writer::stats`]; `None` once the writer was dropped: then its client has counted it.
+    pub(crate) fn stats(&self) -> Option<WriterStats> {
+        (!self.dropped.get()).then(|| self.appender.borrow().stats())
+    }
+
     /// The devices to stay away from have changed.
     pub(crate) fn listed(self: &Rc<Self>, devices: BTreeSet<DeviceId>) {
         self.handle(Event::Listed(devices));

@@ -101,7 +101,12 @@ async fn fetch_all(inner: &Inner, runs: &[Run]) -> Result<Vec<Bytes>, StreamErro
     fetches.buffered(inner.config.read_parallel_max.max(1)).try_collect().await
 }
 
-async fn read_blocks(inner: &Rc<Inner>, first: u64, count: u64) -> Result<Vec<Bytes>, BlockError> {
+async fn read_blocks(
+    inner: &Rc<Inner>,
+    first: u64,
+    count: u64,
+    place: &mut Option<(ChunkId, u32)>,
+) -> Result<Vec<Bytes>, BlockError> {
     for _ in 0..LOOKUPS_MAX {
         let pins = match inner.try_pin(leaves_of(first, count)) {
             Some(pins) => pins,
@@ -113,6 +118,7 @@ async fn read_blocks(inner: &Rc<Inner>, first: u64, count: u64) -> Result<Vec<By
         };
         drop(pins);
         let runs = runs(&locations, inner.config.read_gap_max);
+        *place = runs.first().map(|run| (run.chunk, run.offset));
         match fetch_all(inner, &runs).await {
             Ok(data) => return Ok(assemble(&runs, &data, locations.len())),
             // Reclaim moved the blocks and the chunk was freed in between: look again.
@@ -140,8 +146,17 @@ fn assemble(runs: &[Run], data: &[Bytes], blocks: usize) -> Vec<Bytes> {
 pub(crate) async fn read(inner: Rc<Inner>, offset: u64, length: u32) -> Result<Vec<Bytes>, BlockError> {
     let (start, zero) = (inner.clock.now(), Duration::ZERO);
     let length = u64::from(length);
-    let mut trace =
-        Trace { operation: Operation::Read, offset, length, start, throttled: zero, queued: zero, stream: zero, ok: true };
+    let mut trace = Trace {
+        operation: Operation::Read,
+        offset,
+        length,
+        start,
+        throttled: zero,
+        queued: zero,
+        stream: zero,
+        place: None,
+        ok: true,
+    };
     let answer = match inner.check_open().and_then(|()| inner.blocks(offset, length)) {
         Err(error) => Err(error),
         Ok(_) if length > READ_MAX => Err(BlockError::Invalid("a read has at most 32 MiB")),
@@ -152,7 +167,7 @@ pub(crate) async fn read(inner: Rc<Inner>, offset: u64, length: u32) -> Result<V
                 inner.clock.sleep(delay).await;
                 trace.throttled = delay;
             }
-            read_blocks(&inner, first, count).await
+            read_blocks(&inner, first, count, &mut trace.place).await
         }
     };
     // What was read while another writer took over may be old by now.

@@ -1,5 +1,6 @@
 //! What a volume tells about itself.
 
+use api_types::ChunkId;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -119,6 +120,8 @@ pub struct Trace {
     pub queued: Duration,
     /// In the stream: network and devices.
     pub stream: Duration,
+    /// The chunk and offset of what was first appended or read for it; `None`: no chunk was touched.
+    pub place: Option<(ChunkId, u32)>,
     /// It succeeded.
     pub ok: bool,
 }

@@ -38,7 +38,7 @@ pub(crate) struct Waiter {
 
 fn fresh_trace(inner: &Inner, operation: Operation, offset: u64, length: u64) -> Trace {
     let (start, zero) = (inner.clock.now(), Duration::ZERO);
-    Trace { operation, offset, length, start, throttled: zero, queued: zero, stream: zero, ok: true }
+    Trace { operation, offset, length, start, throttled: zero, queued: zero, stream: zero, place: None, ok: true }
 }
 
 async fn answered(receiver: oneshot::Receiver<Answer>) -> Answer {
@@ -246,7 +246,7 @@ impl Inner {
             let command = self.state.borrow_mut().sequencer.next();
             match command {
                 None => return,
-                Some(Command::Send { sequence, requests, records, data }) => self.send(sequence, &requests, records, data),
+                Some(Command::Send { sequence, requests, records, data }) => self.send(sequence, requests, records, data),
                 Some(Command::Apply { position, records }) => self.apply(position, &records),
                 Some(Command::Answer { request, result }) => self.answer(request, result),
                 Some(Command::Stalled) => self.stalled(),
@@ -254,11 +254,11 @@ impl Inner {
         }
     }
 
-    fn send(self: &Rc<Self>, sequence: u64, requests: &[u64], records: Vec<WriteRecord>, data: Vec<Bytes>) {
+    fn send(self: &Rc<Self>, sequence: u64, requests: Vec<u64>, records: Vec<WriteRecord>, data: Vec<Bytes>) {
         let now = self.clock.now();
         {
             let mut state = self.state.borrow_mut();
-            for request in requests {
+            for request in &requests {
                 if let Some(waiter) = state.waiters.get_mut(request) {
                     waiter.sent.get_or_insert(now);
                 }
@@ -282,7 +282,13 @@ impl Inner {
             };
             {
                 let mut state = inner.state.borrow_mut();
-                if !matches!(outcome, Outcome::Written(_)) {
+                if let Outcome::Written(position) = &outcome {
+                    for request in &requests {
+                        if let Some(waiter) = state.waiters.get_mut(request) {
+                            waiter.trace.place = Some((position.chunk, position.offset));
+                        }
+                    }
+                } else {
                     state.failed_sequence = state.failed_sequence.max(sequence);
                 }
                 state.sequencer.resolved(sequence, outcome);

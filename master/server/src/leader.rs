@@ -1,9 +1,11 @@
 //! What only the leader does: watches who beats, and plans repairs.
 
+use crate::meters::Meters;
+use api_telemetry::{Operation, Recorder, Stage};
 use api_types::RequestId;
 use api_types::master::NodeReport;
-use master_raft::Group;
-use master_state::{Body, Command, Liveness, LivenessConfig, State};
+use master_raft::{Group, GroupError};
+use master_state::{Body, Command, Liveness, LivenessConfig, Outcome, State};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -17,17 +19,27 @@ pub(crate) struct Leader {
     config: LivenessConfig,
     origin: Instant,
     liveness: Mutex<Liveness>,
+    commits: Mutex<Recorder>,
 }
 
 impl Leader {
     pub(crate) fn new(config: LivenessConfig) -> Self {
         #[expect(clippy::disallowed_methods, reason = "the origin of this process's monotonic time")]
         let origin = Instant::now();
-        Leader { config, origin, liveness: Mutex::new(Liveness::new(config, Duration::ZERO)) }
+        let commits = Mutex::new(Recorder::new(Operation::RaftCommit, Stage::Total));
+        Leader { config, origin, liveness: Mutex::new(Liveness::new(config, Duration::ZERO)), commits }
     }
 
     fn now(&self) -> Duration {
         self.origin.elapsed()
+    }
+
+    /// Commits a command, and takes note of how long that took.
+    pub(crate) async fn commit(&self, group: &Group, command: Command) -> Result<Outcome, GroupError> {
+        let began = self.now();
+        let outcome = group.propose(command).await;
+        self.commits.lock().record(self.now().saturating_sub(began));
+        outcome
     }
 
     /// A node was heard.
@@ -69,8 +81,10 @@ pub(crate) fn wall_ms() -> u64 {
 pub(crate) async fn run(group: Group, leader: Arc<Leader>, first: Body, mut stop: watch::Receiver<bool>) {
     let mut changes = group.watch();
     let mut led = false;
+    let meters = Meters::new();
     loop {
         let leads = group.is_leader();
+        meters.refresh(&group);
         if leads {
             if !led {
                 leader.start_afresh();

@@ -12,6 +12,7 @@
 mod args;
 mod leader;
 mod master;
+mod meters;
 mod run;
 mod service;
 mod status;

@@ -4,6 +4,7 @@
 use crate::leader::{self, Leader};
 use crate::run::RunError;
 use crate::service::Service;
+use api_telemetry::{CallMeter, Operation, table};
 use api_types::ClusterId;
 use api_wire::proto::master::master_server::MasterServer;
 use master_raft::{Group, GroupConfig, RaftService};
@@ -124,7 +125,9 @@ async fn listen(
         let _ = stop.changed().await;
     };
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let calls = CallMeter::new(&table::MASTER_CALLS_TOTAL, Operation::MasterServe);
     tonic::transport::Server::builder()
+        .layer(calls)
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE))
         .add_service(RaftService::server(group.clone()))

@@ -54,7 +54,7 @@ impl Service {
 
     async fn apply_as(&self, request_id: RequestId, body: Body) -> Result<Reply, Failed> {
         let command = Command { request_id, at_ms: crate::leader::wall_ms(), seed: rand::random(), body };
-        Ok(self.group.propose(command).await.map_err(Failed::Group)?.reply?)
+        Ok(self.leader.commit(&self.group, command).await.map_err(Failed::Group)?.reply?)
     }
 
     /// A read that sees everything answered before it, as long as clocks run alike: a stale answer would only cost its

@@ -1,6 +1,8 @@
 //! The disks of one core, from a path to a store that is open.
 
+use crate::meters::DeviceMeters;
 use crate::side::SideConfig;
+use api_types::chunk::ChunkStore;
 use api_types::{Clock, Rng};
 use nodeagent_device::{Device, FaultPlan, Faulty, FileDevice, file};
 use nodeagent_engine::{Engine, OpenError, OpenOptions};
@@ -42,6 +44,7 @@ pub(crate) struct Disk {
     pub(crate) engine: Engine,
     pub(crate) media: &'static str,
     pub(crate) block_bytes: u32,
+    pub(crate) meters: Rc<DeviceMeters>,
     plan: Option<(FaultPlan, Rc<dyn Clock>)>,
 }
 
@@ -65,10 +68,18 @@ impl Disk {
 
 /// Opens a device. The kernel lets go of what an agent that was killed had under way only after that agent is gone, so
 /// for a moment its device seems to be in use still.
-async fn open_freed(path: &Path, executor: &Executor, pool: &BufferPool, clock: &dyn Clock) -> Result<FileDevice, DiskError> {
+async fn open_freed(
+    path: &Path,
+    executor: &Executor,
+    pool: &BufferPool,
+    clock: &dyn Clock,
+    meters: &Rc<DeviceMeters>,
+) -> Result<FileDevice, DiskError> {
     let started = clock.now();
     loop {
-        match FileDevice::open(path, executor.clone(), pool.clone(), file::Options::default()) {
+        let observer = Rc::clone(meters) as Rc<dyn nodeagent_device::Observer>;
+        let options = file::Options { observer: Some(observer), ..file::Options::default() };
+        match FileDevice::open(path, executor.clone(), pool.clone(), options) {
             Err(file::OpenError::InUse { .. }) if clock.now() < started + IN_USE_LIMIT => clock.sleep(IN_USE_WAIT).await,
             result => return Ok(result?),
         }
@@ -89,7 +100,8 @@ pub(crate) async fn open_all(
     let executor = Executor::start(disk::Options::default()).map_err(DiskError::Executor)?;
     tracing::info!(core = config.index, backend = executor.backend().as_str(), "disk I/O");
     for path in &config.devices {
-        let device = open_freed(path, &executor, pool, &**clock).await?;
+        let meters = Rc::new(DeviceMeters::new());
+        let device = open_freed(path, &executor, pool, &**clock, &meters).await?;
         let info = device.info().clone();
         tracing::info!(device = info.name, backend = info.backend, volatile_cache = info.volatile_cache, "opened a device");
         let (device, plan): (Rc<dyn Device>, _) = if config.allow_faults {
@@ -99,11 +111,14 @@ pub(crate) async fn open_all(
         } else {
             (Rc::new(device), None)
         };
-        let engine = Engine::open(device, Rc::clone(clock), OpenOptions::new(config.cluster))
+        let observer = Rc::clone(&meters) as Rc<dyn nodeagent_engine::Observer>;
+        let options = OpenOptions { observer, ..OpenOptions::new(config.cluster) };
+        let engine = Engine::open(device, Rc::clone(clock), options)
             .await
             .map_err(|source| DiskError::Store { path: path.clone(), source })?;
         tracing::info!(device = %engine.superblock().name(), report = ?engine.mount_report(), "mounted a store");
-        disks.push(Disk { engine, media: info.media.as_str(), block_bytes: info.block_bytes, plan });
+        meters.name(engine.device());
+        disks.push(Disk { engine, meters, media: info.media.as_str(), block_bytes: info.block_bytes, plan });
     }
     Ok(disks)
 }

@@ -9,6 +9,7 @@ mod cores;
 mod disks;
 mod heartbeat;
 mod masters;
+mod meters;
 mod orders;
 pub mod rpc;
 mod run;

@@ -1,11 +1,11 @@
 //! What the masters order and an agent does: deletions and repairs, a few at a time, below the foreground.
 
-use api_telemetry::{Counter, table};
+use api_telemetry::{Counter, Operation, Recorder, Stage, table};
 use api_types::chunk::{ChunkStore, ChunkTransport, Error, Read, Request, Response, Seal, Sealed};
 use api_types::limits::READ_BYTES_MAX;
 use api_types::master::{Order, OrderResult, Work};
 use api_types::unit::ChunkShape;
-use api_types::{ChunkId, DeviceId, QosClass};
+use api_types::{ChunkId, Clock, DeviceId, QosClass};
 use nodeagent_engine::Engine;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,10 +28,16 @@ pub(crate) struct Worker {
     deletions: RefCell<usize>,
     done: RefCell<Vec<OrderResult>>,
     repaired_bytes: Counter,
+    repair_time: Recorder,
+    clock: Rc<dyn Clock>,
 }
 
 impl Worker {
-    pub(crate) fn new(engines: Rc<RefCell<BTreeMap<DeviceId, Engine>>>, transport: Rc<dyn ChunkTransport>) -> Rc<Self> {
+    pub(crate) fn new(
+        engines: Rc<RefCell<BTreeMap<DeviceId, Engine>>>,
+        transport: Rc<dyn ChunkTransport>,
+        clock: Rc<dyn Clock>,
+    ) -> Rc<Self> {
         Rc::new(Worker {
             engines,
             transport,
@@ -40,6 +46,8 @@ impl Worker {
             deletions: RefCell::new(0),
             done: RefCell::default(),
             repaired_bytes: table::AGENT_REPAIRED_BYTES_TOTAL.with(&[]),
+            repair_time: Recorder::new(Operation::Repair, Stage::Total),
+            clock,
         })
     }
 
@@ -79,7 +87,10 @@ impl Worker {
         let (kind, result, counter) = match order.work {
             Work::Delete(chunk) => ("delete", delete(&engine, chunk).await, &self.deletions),
             Work::Repair { shape, length, sources } => {
-                ("repair", self.repair(&engine, shape, length, &sources).await, &self.repairs)
+                let began = self.clock.now();
+                let repaired = self.repair(&engine, shape, length, &sources).await;
+                self.repair_time.record(self.clock.now().saturating_sub(began));
+                ("repair", repaired, &self.repairs)
             }
         };
         table::AGENT_ORDERS_TOTAL.with(&[kind, if result.is_ok() { "ok" } else { "error" }]).increment();

@@ -24,7 +24,7 @@ mod socket;
 
 pub use client::{AddressBook, ClientOptions, Directory, LocalStores, TcpTransport};
 pub use connection::End;
-pub use counted::CountedObserver;
+pub(crate) use counted::CountedObserver;
 pub use observe::{Called, NoObserver, Observer, Served};
 pub use server::{Lookup, ServerContext, ServerOptions, serve};
 

@@ -5,6 +5,7 @@ use crate::config::{AgentArgs, Config, ConfigError};
 use crate::cores::Cores;
 use crate::heartbeat::{self, Beat};
 use crate::side::{SideConfig, StartError};
+use api_telemetry::TraceHub;
 use api_wire::master_client::{ConnectError, ConnectionOptions, MasterConnection};
 use api_wire::proto::attach::attach_server::AttachServer;
 use std::fs::File;
@@ -79,7 +80,7 @@ async fn serve(config: Config, telemetry: &api_telemetry::Telemetry) -> Result<(
     let connection = MasterConnection::connect(config.masters.clone(), ConnectionOptions::default())?;
     let mut terminate = signal(SignalKind::terminate()).map_err(io_error("could not wait for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io_error("could not wait for SIGINT"))?;
-    let (cores, threads) = Cores::start(sides(&config, &connection)).await?;
+    let (cores, threads) = Cores::start(sides(&config, &connection, telemetry.traces())).await?;
     let (beat_out, beat) = watch::channel(Beat::default());
     let (stop_out, stop) = watch::channel(false);
     tokio::spawn(watch_beats(telemetry.check("masters"), beat));
@@ -109,7 +110,7 @@ async fn serve(config: Config, telemetry: &api_telemetry::Telemetry) -> Result<(
 }
 
 /// Deals devices out to the cores in turn.
-fn sides(config: &Config, connection: &MasterConnection) -> Vec<SideConfig> {
+fn sides(config: &Config, connection: &MasterConnection, traces: &TraceHub) -> Vec<SideConfig> {
     (0..config.cores)
         .map(|index| SideConfig {
             index,
@@ -123,6 +124,7 @@ fn sides(config: &Config, connection: &MasterConnection) -> Vec<SideConfig> {
             allow_faults: config.allow_faults,
             connection: connection.clone(),
             control: tokio::runtime::Handle::current(),
+            traces: traces.clone(),
         })
         .collect()
 }

@@ -5,10 +5,12 @@ use crate::address_book::AddressBook;
 use crate::attachments::{Attachments, Door};
 use crate::disks::{self, Disk, DiskError};
 use crate::masters::Masters;
+use crate::meters::{BlockMeters, OperationTimes, Spans, StreamMeters};
 use crate::orders::Worker;
 use crate::rpc::{self, ClientOptions, Directory, ServerContext, ServerOptions, TcpTransport};
 use crate::trace::{self, Recorded};
 use crate::volumes::{self, Ground, Host};
+use api_telemetry::TraceHub;
 use api_types::checksum::FooterSeed;
 use api_types::chunk::{ChunkStore, ChunkTransport};
 use api_types::master::{DeviceAddress, DeviceReport, MasterClient, NodeOrders, OrderResult, PoolRecord};
@@ -17,7 +19,7 @@ use api_types::{Clock, ClusterId, DeviceId, Epoch, NodeName, Rng, VolumeId};
 use api_wire::master_client::MasterConnection;
 use client_stream::{Client, Deps};
 use nodeagent_engine::Engine;
-use nodeagent_frontend::{Context, FrontEnd, HolderCommand, LoopFuse, Nbd, NbdOptions, Unobserved};
+use nodeagent_frontend::{Context, FrontEnd, HolderCommand, LoopFuse, Nbd, NbdOptions};
 use nodeagent_reactor::{BufferPool, PoolOptions, RealClock, RealRng};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -39,6 +41,7 @@ pub(crate) struct SideConfig {
     pub(crate) allow_faults: bool,
     pub(crate) connection: MasterConnection,
     pub(crate) control: tokio::runtime::Handle,
+    pub(crate) traces: TraceHub,
 }
 
 /// Why a core didn't start.
@@ -72,6 +75,10 @@ pub(crate) struct Side {
     worker: Rc<Worker>,
     disks: Vec<Disk>,
     engines: Rc<RefCell<BTreeMap<DeviceId, Engine>>>,
+    pool: BufferPool,
+    client: Client,
+    streams: StreamMeters,
+    spans: Rc<Spans>,
     clock: Rc<dyn Clock>,
     node: NodeName,
     endpoint: String,
@@ -86,37 +93,47 @@ impl Side {
         let disks = disks::open_all(&config, &pool, &clock, &rng).await?;
         let engines: Rc<RefCell<BTreeMap<_, _>>> =
             Rc::new(RefCell::new(disks.iter().map(|disk| (disk.engine.device(), disk.engine.clone())).collect()));
-        let observer: Rc<dyn rpc::Observer> = Rc::new(rpc::CountedObserver::new());
+        let spans = Spans::new(config.traces.clone(), Rc::clone(&clock));
+        let observer: Rc<dyn rpc::Observer> = Rc::new(rpc::CountedObserver::new(Rc::clone(&spans)));
         serve_chunks(&config, listener, &engines, &pool, &clock, &observer);
         let masters = Rc::new(Masters::new(config.connection.clone(), config.control.clone()));
         let book = AddressBook::new(Rc::clone(&masters) as Rc<dyn MasterClient>, Rc::clone(&clock));
         let transport = transport(&config, &book, &engines, &pool, &clock, &observer);
+        let client = client(&config, &masters, Rc::clone(&transport), &clock, &rng);
         let ground = Ground {
             node: config.node.clone(),
-            client: client(&config, &masters, Rc::clone(&transport), &clock, &rng),
+            client: client.clone(),
             masters,
             book,
             clock: Rc::clone(&clock),
             rng,
-            doors: doors(&config, &clock),
+            doors: doors(&config, &clock, &spans),
+            times: OperationTimes::new(),
+            spans: Rc::clone(&spans),
             config: client_volume::Config::default(),
         };
         let attachments = Attachments::load(&config.run_dir).map_err(StartError::Attachments)?;
         let endpoint = format!("{}:{}", config.advertise_host, config.listen.port());
-        let worker = Worker::new(Rc::clone(&engines), transport);
+        let worker = Worker::new(Rc::clone(&engines), transport, Rc::clone(&clock));
         let host = Host::new(ground, attachments);
         host.adopt();
-        Ok(Rc::new(Side { host, worker, disks, engines, clock, node: config.node, endpoint }))
+        let (streams, node) = (StreamMeters::new(), config.node);
+        Ok(Rc::new(Side { host, worker, disks, engines, pool, client, streams, spans, clock, node, endpoint }))
     }
 
     /// What a heartbeat says of this core.
+    /// Gauges are taken over with it.
     pub(crate) fn report(&self) -> (Vec<DeviceReport>, Vec<(VolumeId, Epoch)>, Vec<OrderResult>) {
+        self.streams.refresh(&self.client.stats(), &self.pool.info());
+        self.host.refresh_meters();
         let devices = self.disks.iter().map(|disk| self.report_disk(disk)).collect();
         (devices, self.host.epochs(), self.worker.take_done())
     }
 
     fn report_disk(&self, disk: &Disk) -> DeviceReport {
-        let stats = disk.engine.stats().store;
+        let stats = disk.engine.stats();
+        disk.meters.refresh(&stats);
+        let stats = stats.store;
         DeviceReport {
             address: DeviceAddress {
                 device: disk.engine.device(),
@@ -150,8 +167,10 @@ impl Side {
         duration: Duration,
         threshold: Duration,
     ) -> Result<Recorded, volumes::Error> {
-        let volume = self.host.volume(volume).ok_or(volumes::Error::NotAttached)?;
-        Ok(trace::record(&volume, threshold, self.clock.sleep(duration)).await)
+        if !self.host.serves(volume) {
+            return Err(volumes::Error::NotAttached);
+        }
+        Ok(trace::record(&self.spans, volume, duration, threshold, self.clock.sleep(duration)).await)
     }
 
     /// Slows one of this core's disks, or all, for tests. Answers how many.
@@ -239,8 +258,8 @@ fn client(
     Client::new(deps, client_stream::Config { node: Some(config.node.clone()), ..client_stream::Config::default() })
 }
 
-fn doors(config: &SideConfig, clock: &Rc<dyn Clock>) -> BTreeMap<Door, Rc<dyn FrontEnd>> {
-    let context = Context { clock: Rc::clone(clock), observer: Rc::new(Unobserved) };
+fn doors(config: &SideConfig, clock: &Rc<dyn Clock>, spans: &Rc<Spans>) -> BTreeMap<Door, Rc<dyn FrontEnd>> {
+    let context = Context { clock: Rc::clone(clock), observer: Rc::new(BlockMeters::new(Rc::clone(spans))) };
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("basalt"));
     let holder = HolderCommand { program, arguments: vec!["fuse-holder".into()] };
     let nbd = NbdOptions { socket_dir: config.run_dir.join("nbd"), tcp: None };

@@ -3,6 +3,7 @@
 use crate::address_book::AddressBook;
 use crate::attachments::{Attachments, Door, Entry};
 use crate::masters::Masters;
+use crate::meters::{OperationTimes, Spans, VolumeMeters};
 use api_types::clock::timeout;
 use api_types::master::{self, MasterClient, VolumeRecord};
 use api_types::{Clock, Epoch, NodeName, Rng, VolumeId};
@@ -96,6 +97,8 @@ pub(crate) struct Ground {
     pub(crate) rng: Rc<dyn Rng>,
     pub(crate) doors: BTreeMap<Door, Rc<dyn FrontEnd>>,
     pub(crate) config: client_volume::Config,
+    pub(crate) times: Rc<OperationTimes>,
+    pub(crate) spans: Rc<Spans>,
 }
 
 struct Serving {
@@ -103,6 +106,7 @@ struct Serving {
     attachment: Rc<dyn Attachment>,
     record: VolumeRecord,
     entry: Entry,
+    meters: VolumeMeters,
 }
 
 /// See the module.
@@ -177,7 +181,10 @@ impl Host {
             _ => {}
         }
         let clock = Rc::clone(&self.ground.clock);
-        timeout(&*clock, OPERATION_LIMIT, self.open_and_export(volume, entry)).await.map_err(|_| Error::Timeout)?
+        let began = clock.now();
+        let attached = timeout(&*clock, OPERATION_LIMIT, self.open_and_export(volume, entry)).await;
+        self.ground.times.attached.record(clock.now().saturating_sub(began));
+        attached.map_err(|_| Error::Timeout)?
     }
 
     async fn open_and_export(&self, volume: VolumeId, entry: Entry) -> Result<Attached, Error> {
@@ -190,6 +197,7 @@ impl Host {
         let lease = ground.masters.open_volume(volume, ground.node.clone()).await.map_err(|error| not_found(volume, error))?;
         let record = lease.volume.clone();
         tracing::info!(%volume, epoch = %record.epoch, "opening");
+        let began = ground.clock.now();
         let opened = Volume::open(
             ground.client.clone(),
             Rc::clone(&ground.masters) as Rc<dyn MasterClient>,
@@ -199,6 +207,7 @@ impl Host {
             ground.config.clone(),
         )
         .await?;
+        ground.times.opened.record(ground.clock.now().saturating_sub(began));
         let spec = Spec { volume, name: record.name.clone(), read_only: entry.read_only };
         let attachment = match door.export(Rc::clone(&opened) as Rc<dyn BlockDevice>, spec).await {
             Ok(attachment) => attachment,
@@ -209,7 +218,9 @@ impl Host {
                 return Err(error.into());
             }
         };
-        let serving = Rc::new(Serving { volume: opened, attachment, record, entry });
+        let meters = VolumeMeters::new(&record.name);
+        opened.set_trace(Some(VolumeMeters::hook(&ground.times, &ground.spans, ground.spans.hub().sink(volume))));
+        let serving = Rc::new(Serving { volume: opened, attachment, record, entry, meters });
         let attached = describe(volume, &serving);
         tracing::info!(%volume, device = attached.device_path, "attached");
         self.waiting.borrow_mut().remove(&volume);
@@ -276,9 +287,16 @@ impl Host {
         all
     }
 
-    /// A volume being served.
-    pub(crate) fn volume(&self, volume: VolumeId) -> Option<Rc<Volume>> {
-        self.serving(volume).map(|serving| Rc::clone(&serving.volume))
+    /// The volume is served here.
+    pub(crate) fn serves(&self, volume: VolumeId) -> bool {
+        self.serving.borrow().contains_key(&volume)
+    }
+
+    /// Takes over what the volumes counted.
+    pub(crate) fn refresh_meters(&self) {
+        for serving in self.serving.borrow().values() {
+            serving.meters.refresh(serving.volume.size_bytes(), &serving.volume.stats());
+        }
     }
 
     /// What a heartbeat says about volumes.

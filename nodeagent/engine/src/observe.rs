@@ -71,6 +71,11 @@ pub trait Observer {
         let _ = (op, stage, qos, bytes, elapsed);
     }
 
+    /// A scrub read `bytes` of a chunk, and found that they verify or don't.
+    fn scrubbed(&self, bytes: u64, verifies: bool) {
+        let _ = (bytes, verifies);
+    }
+
     /// The device refused or failed a request of this operation.
     fn device_error(&self, op: Op) {
         let _ = op;

@@ -3,6 +3,7 @@
 use crate::buffer::AlignedBuf;
 use crate::front_end::{Answered, Context, Op};
 use crate::ranges::RangeLock;
+use api_types::VolumeId;
 use api_types::limits::BLOCK_BYTES;
 use bytes::Bytes;
 use client_volume::{BlockDevice, BlockError};
@@ -19,6 +20,7 @@ pub(crate) const PIECE_BYTES: u64 = 1 << 20;
 
 /// A device as front ends use it. One per attachment; two attachments of one device must not both do unaligned writes.
 pub(crate) struct Adapter {
+    volume: VolumeId,
     device: Rc<dyn BlockDevice>,
     locks: RangeLock,
     context: Context,
@@ -72,8 +74,15 @@ fn cut(parts: Vec<Bytes>, mut skip: usize, mut keep: usize) -> Vec<Bytes> {
 }
 
 impl Adapter {
-    pub(crate) fn new(device: Rc<dyn BlockDevice>, context: Context) -> Rc<Self> {
-        Rc::new(Adapter { device, locks: RangeLock::default(), context, trouble: RefCell::new(None), troubled: Cell::new(false) })
+    pub(crate) fn new(volume: VolumeId, device: Rc<dyn BlockDevice>, context: Context) -> Rc<Self> {
+        Rc::new(Adapter {
+            volume,
+            device,
+            locks: RangeLock::default(),
+            context,
+            trouble: RefCell::new(None),
+            troubled: Cell::new(false),
+        })
     }
 
     /// The device's present size.
@@ -94,7 +103,7 @@ impl Adapter {
 
     fn observe<T>(&self, op: Op, at: (u64, u64), start: Duration, result: &Result<T, BlockError>) {
         let latency = self.context.clock.now().saturating_sub(start);
-        let answered = Answered { op, offset: at.0, bytes: at.1, latency, error: result.as_ref().err() };
+        let answered = Answered { volume: self.volume, op, offset: at.0, bytes: at.1, latency, error: result.as_ref().err() };
         self.context.observer.answered(answered);
         match result {
             Ok(_) if !self.troubled.get() => {}

@@ -131,6 +131,8 @@ impl Op {
 /// One answered request, as an observer sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered<'a> {
+    /// Of which volume.
+    pub volume: VolumeId,
     /// What was asked.
     pub op: Op,
     /// First byte.

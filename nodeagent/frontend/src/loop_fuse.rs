@@ -76,7 +76,7 @@ impl LoopFuse {
             tracing::debug!(%errno, "this thread may wait for its own devices when memory is short");
         }
         let place = Place::of(&self.run_dir, spec.volume);
-        let adapter = Adapter::new(device, self.context.clone());
+        let adapter = Adapter::new(spec.volume, device, self.context.clone());
         let (link, mut given) = self.session(&place).await?;
         let (link, fresh) = if given.unanswered && !given.negotiated.resends() {
             // Whoever waits for what a dead agent had read would wait for ever.

@@ -110,7 +110,7 @@ impl Inner {
         std::fs::create_dir_all(dir).map_err(FrontEndError::io(format!("making {}", dir.display())))?;
         let path = dir.join(format!("{}.sock", spec.volume));
         let listener = listen(&path).await?;
-        let adapter = Adapter::new(device, self.context.clone());
+        let adapter = Adapter::new(spec.volume, device, self.context.clone());
         let export = Export::new(spec.name.clone(), spec.read_only, adapter);
         let own = Rc::new(Exports::default());
         own.add(Rc::clone(&export));

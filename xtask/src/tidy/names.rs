@@ -21,7 +21,8 @@ pub(crate) fn check(files: &[SourceFile], rust: &Rust) -> Vec<Finding> {
             findings.extend(crate_header(file));
         }
     }
-    findings.extend(metric_names(rust));
+    findings.extend(metric_names(files, rust));
+    findings.extend(unused_metrics(files));
     findings
 }
 
@@ -33,10 +34,12 @@ fn crate_header(file: &SourceFile) -> Option<Finding> {
 }
 
 /// Literals that look like a metric of ours and aren't in the table.
-fn metric_names(rust: &Rust) -> Vec<Finding> {
-    let in_table: BTreeSet<_> = rust.literals.iter().filter(|(path, _, _)| path == TABLE).map(|(_, _, text)| text).collect();
+fn metric_names(files: &[SourceFile], rust: &Rust) -> Vec<Finding> {
+    // From its text: the entries are arguments of a macro, which no parser looks into.
+    let table = files.iter().find(|file| file.path == TABLE).and_then(|file| file.text.as_deref()).unwrap_or_default();
+    let in_table: BTreeSet<&str> = table.split('"').collect();
     let stray = rust.literals.iter().filter(|(path, _, text)| {
-        !path.starts_with("api/telemetry/") && !path.starts_with("xtask/") && looks_like_metric(text) && !in_table.contains(text)
+        !path.starts_with("api/telemetry/") && !path.starts_with("xtask/") && looks_like_metric(text) && !in_table.contains(text.as_str())
     });
     let finding = |(path, line, text): &(String, usize, String)| Finding {
         path: path.clone(),
@@ -44,6 +47,26 @@ fn metric_names(rust: &Rust) -> Vec<Finding> {
         what: format!("metric `{text}` is not in {TABLE}"),
     };
     stray.map(finding).collect()
+}
+
+/// Metrics of the table that nothing sets: a panel of theirs would stay empty.
+fn unused_metrics(files: &[SourceFile]) -> Vec<Finding> {
+    let text = |file: &SourceFile| file.text.clone().unwrap_or_default();
+    let words = |text: &str| -> BTreeSet<String> {
+        text.split(|character: char| !character.is_ascii_alphanumeric() && character != '_').map(str::to_owned).collect()
+    };
+    let Some(table) = files.iter().find(|file| file.path == TABLE) else { return Vec::new() };
+    let rooms = files.iter().filter(|file| file.path.ends_with(".rs") && file.path != TABLE);
+    let used: BTreeSet<String> = rooms.flat_map(|file| words(&text(file))).collect();
+    let mut findings = Vec::new();
+    for (index, line) in text(table).lines().enumerate() {
+        let Some((name, rest)) = line.trim().split_once(": ") else { continue };
+        let is_metric = rest.starts_with("Gauge,") || rest.starts_with("Counter,");
+        if is_metric && !used.contains(name) {
+            findings.push(table.finding(index + 1, format!("nothing sets the metric `{name}`")));
+        }
+    }
+    findings
 }
 
 fn looks_like_metric(text: &str) -> bool {
@@ -69,6 +92,16 @@ mod tests {
         let said = "//! Streams of chunks: ordered, replicated, sealed once.\n";
         assert!(check(&[source("a/src/lib.rs", said)], &Rust::default()).is_empty());
         assert_eq!(check(&[source("a/src/lib.rs", "//! placeholder\n")], &Rust::default()).len(), 1);
+    }
+
+    #[test]
+    fn a_metric_that_nothing_sets_is_found() {
+        let table = "    USED: Gauge, Gauge, One, \"basalt_used\", [], \"\";\n    IDLE_TOTAL: Counter, Counter, One, \"basalt_idle_total\", [], \"\";\n";
+        let files = [source(TABLE, table), source("cli/src/a.rs", "fn a() { table::USED.with(&[]); }")];
+        let findings = unused_metrics(&files);
+        assert_eq!(findings.len(), 1);
+        assert!(findings[0].what.contains("IDLE_TOTAL"));
+        assert_eq!(findings[0].line, 2);
     }
 
     #[test]

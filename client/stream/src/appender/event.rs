@@ -117,3 +117,14 @@ pub struct WriterStats {
     /// Bytes held for copies that are behind.
     pub chased_bytes: u64,
 }
+
+impl WriterStats {
+    /// Adds another writer's.
+    pub fn add(&mut self, other: &WriterStats) {
+        self.commits += other.commits;
+        self.moves += other.moves;
+        self.copies_given_up += other.copies_given_up;
+        self.seals += other.seals;
+        self.chased_bytes += other.chased_bytes;
+    }
+}

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{LocalBoxFuture, ready};
 use nodeagent_reactor::BufferPool;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -123,7 +123,6 @@ impl Shared {
 #[derive(Clone)]
 pub struct TcpTransport {
     shared: Rc<Shared>,
-    trace: Rc<Cell<bool>>,
 }
 
 impl TcpTransport {
@@ -139,24 +138,18 @@ impl TcpTransport {
         let lines = LogLimit::new(Duration::from_secs(10));
         let (links, summed) = (RefCell::default(), RefCell::default());
         let shared = Shared { options, directory, pool, clock, observer, lines, links, summed };
-        TcpTransport { shared: Rc::new(shared), trace: Rc::default() }
-    }
-
-    /// The same connections, for a volume whose operations are traced while `trace` is set.
-    #[must_use]
-    pub fn traced(&self, trace: Rc<Cell<bool>>) -> Self {
-        TcpTransport { shared: Rc::clone(&self.shared), trace }
+        TcpTransport { shared: Rc::new(shared) }
     }
 
     /// Sends a request: queued before this returns.
-    fn send(&self, device: DeviceId, request: Request, limit: Duration) -> Sent {
+    fn send(&self, device: DeviceId, request: Request, limit: Duration, trace: bool) -> Sent {
         if let Err(error) = check_request(&request) {
             return Sent::Failed(error);
         }
         if let Some(store) = (self.shared.directory.local)(device) {
             return Sent::Local(store.serve(request));
         }
-        match self.shared.link(device).send(&self.shared, request, limit, self.trace.get()) {
+        match self.shared.link(device).send(&self.shared, request, limit, trace) {
             Ok(receiver) => Sent::Remote(receiver),
             Err(error) => Sent::Failed(error),
         }
@@ -172,9 +165,10 @@ enum Sent {
 impl ChunkTransport for TcpTransport {
     fn call(&self, device: DeviceId, request: Request, limit: Duration) -> LocalBoxFuture<'static, Result<Response, Error>> {
         let shared = Rc::clone(&self.shared);
-        let (opcode, chunk, trace) = (Opcode::of(&request), chunk_of(&request), self.trace.get());
+        let (opcode, trace) = (Opcode::of(&request), shared.observer.traces());
+        let (chunk, offset) = place_of(&request);
         let began = shared.clock.now();
-        let (local, answer) = match self.send(device, request, limit) {
+        let (local, answer) = match self.send(device, request, limit, trace) {
             Sent::Failed(error) => return ready(Err(error)).boxed_local(),
             Sent::Local(answer) => (true, answer.map(|result| (result, None)).left_future()),
             Sent::Remote(receiver) => (false, receiver.map(from_receiver).right_future()),
@@ -187,6 +181,8 @@ impl ChunkTransport for TcpTransport {
                 device,
                 opcode,
                 chunk,
+                offset,
+                began,
                 total,
                 device_time: if local { total } else { device_time.unwrap_or_default() },
                 error: result.as_ref().err(),
@@ -210,12 +206,13 @@ fn from_receiver(received: Received) -> (Result<Response, Error>, Option<Duratio
     }
 }
 
-fn chunk_of(request: &Request) -> ChunkId {
+/// The chunk and the offset that a request is about.
+fn place_of(request: &Request) -> (ChunkId, u32) {
     match request {
-        Request::Append(append) => append.chunk,
-        Request::Read(read) => read.chunk,
-        Request::Seal(seal) => seal.chunk,
-        Request::Delete(chunk) | Request::Stat(chunk) | Request::Scrub(chunk) | Request::List(chunk) => *chunk,
-        Request::Probe => ChunkId(0),
+        Request::Append(append) => (append.chunk, append.offset),
+        Request::Read(read) => (read.chunk, read.offset),
+        Request::Seal(seal) => (seal.chunk, 0),
+        Request::Delete(chunk) | Request::Stat(chunk) | Request::Scrub(chunk) | Request::List(chunk) => (*chunk, 0),
+        Request::Probe => (ChunkId(0), 0),
     }
 }

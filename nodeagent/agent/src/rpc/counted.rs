@@ -2,27 +2,13 @@
 
 use super::connection::End;
 use super::observe::{Called, Observer, Served};
+use crate::meters::Spans;
 use api_telemetry::{Counter, Family, Gauge, Operation, Recorder, Stage, table};
 use api_types::DeviceId;
 use api_types::chunk::Error;
 use api_wire::frame::Opcode;
 use std::cell::OnceCell;
-
-const RESULTS: [&str; 13] = [
-    "ok",
-    "unknown",
-    "sealed",
-    "wrong_offset",
-    "fenced",
-    "full",
-    "conflict",
-    "corrupt",
-    "invalid",
-    "busy",
-    "deadline",
-    "io",
-    "unreachable",
-];
+use std::rc::Rc;
 
 fn result_of(error: Option<&Error>) -> usize {
     match error {
@@ -45,7 +31,7 @@ fn result_of(error: Option<&Error>) -> usize {
 /// Counters by opcode and result, each made when it first counts.
 struct ByResult {
     family: &'static Family<Counter>,
-    cells: [[OnceCell<Counter>; RESULTS.len()]; Opcode::ALL.len() + 1],
+    cells: [[OnceCell<Counter>; table::ANSWERS.len()]; Opcode::ALL.len() + 1],
 }
 
 impl ByResult {
@@ -55,7 +41,7 @@ impl ByResult {
 
     fn count(&self, opcode: Opcode, error: Option<&Error>) {
         let result = result_of(error);
-        let make = || self.family.with(&[opcode.as_str(), RESULTS[result]]);
+        let make = || self.family.with(&[opcode.as_str(), table::ANSWERS[result]]);
         self.cells[opcode as usize][result].get_or_init(make).increment();
     }
 }
@@ -99,7 +85,7 @@ impl ServedTimes {
 }
 
 /// Counts into the process's registry. One for each core, for its server and its client.
-pub struct CountedObserver {
+pub(crate) struct CountedObserver {
     served: ByResult,
     called: ByResult,
     received: ByOpcode,
@@ -112,12 +98,12 @@ pub struct CountedObserver {
     others: ServedTimes,
     append_network: Recorder,
     read_network: Recorder,
+    spans: Rc<Spans>,
 }
 
 impl CountedObserver {
     /// With everything at zero.
-    #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new(spans: Rc<Spans>) -> Self {
         CountedObserver {
             served: ByResult::new(&table::RPC_SERVED_TOTAL),
             called: ByResult::new(&table::RPC_CALLED_TOTAL),
@@ -131,13 +117,8 @@ impl CountedObserver {
             others: ServedTimes::new(Operation::ServeOther),
             append_network: Recorder::new(Operation::StreamAppend, Stage::Network),
             read_network: Recorder::new(Operation::StreamRead, Stage::Network),
+            spans,
         }
-    }
-}
-
-impl Default for CountedObserver {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -155,6 +136,9 @@ impl Observer for CountedObserver {
 
     fn called(&self, called: &Called<'_>) {
         self.called.count(called.opcode, called.error);
+        if self.spans.is_on() {
+            self.spans.called(called);
+        }
         if called.local || called.error.is_some() {
             return;
         }
@@ -165,6 +149,10 @@ impl Observer for CountedObserver {
             Opcode::Read => self.read_network.record(network),
             _ => {}
         }
+    }
+
+    fn traces(&self) -> bool {
+        self.spans.is_on()
     }
 
     fn accepted(&self) {
@@ -193,7 +181,8 @@ mod tests {
 
     #[test]
     fn requests_count_by_kind_and_result() {
-        let observer = CountedObserver::new();
+        let spans = Spans::new(api_telemetry::TraceHub::default(), Rc::new(nodeagent_reactor::RealClock::new()));
+        let observer = CountedObserver::new(spans);
         let ms = Duration::from_millis(1);
         let served = Served {
             device: DeviceId(1),

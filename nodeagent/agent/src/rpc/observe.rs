@@ -42,6 +42,10 @@ pub struct Called<'a> {
     pub opcode: Opcode,
     /// About which chunk; zero for a probe.
     pub chunk: ChunkId,
+    /// From which offset on; zero for what has none.
+    pub offset: u32,
+    /// When, by the caller's clock.
+    pub began: Duration,
     /// From the call until its answer.
     pub total: Duration,
     /// The store's part of it, as the server says; zero when it didn't answer.
@@ -66,6 +70,10 @@ pub trait Observer {
     fn closed(&self, _end: &End) {}
     /// A client's connection came up.
     fn connected(&self, _device: DeviceId) {}
+    /// Whether servers are asked to trace what is sent now.
+    fn traces(&self) -> bool {
+        false
+    }
     /// A client's connection ended, or never came up.
     fn lost(&self, _device: DeviceId, _reason: &str) {}
 }

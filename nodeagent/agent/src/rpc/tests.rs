@@ -123,9 +123,13 @@ impl Server {
 }
 
 fn client_to(address: SocketAddr, cluster: ClusterId) -> TcpTransport {
+    observed_client_to(address, cluster, Rc::new(NoObserver))
+}
+
+fn observed_client_to(address: SocketAddr, cluster: ClusterId, observer: Rc<dyn Observer>) -> TcpTransport {
     let directory =
         Directory { address: Rc::new(move |_| Some(address.to_string())), unknown: Rc::new(|_| {}), local: Rc::new(|_| None) };
-    TcpTransport::new(ClientOptions::new(cluster, "test"), directory, pool(), clock(), Rc::new(NoObserver))
+    TcpTransport::new(ClientOptions::new(cluster, "test"), directory, pool(), clock(), observer)
 }
 
 fn append_at(chunk: u64, offset: u32, bytes: &Bytes) -> Request {

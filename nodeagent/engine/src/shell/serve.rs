@@ -123,6 +123,7 @@ impl Shell {
             debug_assert!(window.len() <= READ_BYTES_MAX.max(UNIT_BYTES_MAX) as usize);
         }
         report.bad_at = (at < info.length).then_some(at);
+        self.options.observer.scrubbed(report.bytes, report.bad_at.is_none());
         Ok(report)
     }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::testing::{MemoryBlock, context};
+use api_types::VolumeId;
 use futures::executor::block_on;
 use proptest::prelude::*;
 
@@ -30,7 +31,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #[test]
     fn any_bytes_behave_as_a_plain_array(steps in proptest::collection::vec(step(), 1..40)) {
-        let adapter = Adapter::new(MemoryBlock::new(SIZE).device(), context());
+        let adapter = Adapter::new(VolumeId(1), MemoryBlock::new(SIZE).device(), context());
         let mut model = vec![0u8; SIZE as usize];
         block_on(async {
             for step in steps {
@@ -73,7 +74,7 @@ proptest! {
 #[test]
 fn parts_of_one_block_written_at_once_all_stay() {
     let block = MemoryBlock::new(SIZE);
-    let adapter = Adapter::new(block.device(), context());
+    let adapter = Adapter::new(VolumeId(1), block.device(), context());
     block_on(async {
         let writes = (0..64u64).map(|i| adapter.write(i * 100, vec![i as u8 + 1; 100].into()));
         try_join_all(writes).await.unwrap();
@@ -85,7 +86,7 @@ fn parts_of_one_block_written_at_once_all_stay() {
 
 #[test]
 fn beyond_the_end_is_refused_before_the_device_sees_it() {
-    let adapter = Adapter::new(MemoryBlock::new(SIZE).device(), context());
+    let adapter = Adapter::new(VolumeId(1), MemoryBlock::new(SIZE).device(), context());
     block_on(async {
         for (at, n) in [(SIZE, 1u32), (SIZE - 1, 2), (u64::MAX, 1), (u64::MAX, u32::MAX)] {
             assert!(matches!(adapter.read(at, n).await, Err(BlockError::Invalid(_))));

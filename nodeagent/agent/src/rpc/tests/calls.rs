@@ -201,19 +201,25 @@ fn a_traced_volumes_calls_say_so() {
             self.0.borrow_mut().push(served.trace);
         }
     }
+    struct Tracing(Rc<Cell<bool>>);
+    impl Observer for Tracing {
+        fn traces(&self) -> bool {
+            self.0.get()
+        }
+    }
     on_a_core(async {
         let store = Rc::new(MemoryStore::new(DEVICE));
         let traces = Rc::new(Traces(RefCell::default()));
         let mut shared = context(&store, &Rc::default(), ServerOptions::default());
         Rc::get_mut(&mut shared).unwrap().observer = Rc::clone(&traces) as Rc<dyn Observer>;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let client = client_to(listener.local_addr().unwrap(), CLUSTER);
-        let _server = tokio::task::spawn_local(serve(listener, shared));
         let on = Rc::new(Cell::new(false));
-        let traced = client.traced(Rc::clone(&on));
-        traced.call(DEVICE, Request::Probe, LIMIT).await.unwrap();
+        let client = observed_client_to(listener.local_addr().unwrap(), CLUSTER, Rc::new(Tracing(Rc::clone(&on))));
+        let _server = tokio::task::spawn_local(serve(listener, shared));
+        client.call(DEVICE, Request::Probe, LIMIT).await.unwrap();
         on.set(true);
-        traced.call(DEVICE, Request::Probe, LIMIT).await.unwrap();
+        client.call(DEVICE, Request::Probe, LIMIT).await.unwrap();
+        on.set(false);
         client.call(DEVICE, Request::Probe, LIMIT).await.unwrap();
         assert_eq!(*traces.0.borrow(), [false, true, false]);
     });
