@@ -14,6 +14,9 @@ use tokio::sync::watch;
 /// How often silence is judged and repairs are planned.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// How often a follower looks after its meters.
+const FOLLOWER_LOOK: Duration = Duration::from_secs(5);
+
 /// See the module.
 pub(crate) struct Leader {
     config: LivenessConfig,
@@ -96,8 +99,8 @@ pub(crate) async fn run(group: Group, leader: Arc<Leader>, first: Body, mut stop
             look(&group, &leader).await;
         }
         led = leads;
-        // A follower sleeps until something changes.
-        let pause = async { if leads { tokio::time::sleep(LOOK).await } else { std::future::pending().await } };
+        // A follower wakes for its meters alone.
+        let pause = tokio::time::sleep(if leads { LOOK } else { FOLLOWER_LOOK });
         tokio::select! {
             biased;
             _ = stop.changed() => return,
