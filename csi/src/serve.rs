@@ -10,6 +10,7 @@ use crate::proto::controller_server::ControllerServer;
 use crate::proto::identity_server::IdentityServer;
 use crate::proto::node_server::NodeServer;
 use crate::record::Records;
+use api_telemetry::{CallMeter, Operation, table};
 use api_types::NodeName;
 use api_wire::master_client::{ConnectionOptions, MasterConnection};
 use std::collections::BTreeMap;
@@ -141,7 +142,8 @@ fn node_service(args: &CsiArgs) -> Result<NodeService, RunError> {
 /// Serves on a unix socket until `until` is ready.
 pub async fn serve(path: &Path, services: Services, until: impl Future<Output = ()>) -> Result<(), RunError> {
     let listener = listen(path).await?;
-    let mut router = Server::builder().add_service(
+    let calls = CallMeter::new(&table::CSI_CALLS_TOTAL, Operation::CsiCall);
+    let mut router = Server::builder().layer(calls).add_service(
         IdentityServer::new(IdentityService::new(services.masters.clone())).max_decoding_message_size(REQUEST_BYTES_MAX),
     );
     if let Some(masters) = services.masters {
