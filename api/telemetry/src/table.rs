@@ -92,6 +92,13 @@ metrics! {
     RPC_CONNECTED_TOTAL: Counter, Counter, One, "basalt_rpc_connected_total", [], "Data connections made.";
     RPC_LOST_TOTAL: Counter, Counter, One, "basalt_rpc_lost_total", [], "Data connections lost, or never made.";
 
+    // Data cores.
+    CORE_POLLS_TOTAL: Counter, Counter, One, "basalt_core_polls_total", [], "Steps of timed tasks on the data cores.";
+    CORE_OVERRUNS_TOTAL: Counter, Counter, One, "basalt_core_overruns_total", [],
+        "Steps that held a data core for longer than its quantum.";
+    CORE_STALLS_TOTAL: Counter, Counter, One, "basalt_core_stalls_total", [],
+        "Times that a task was seen to hold a data core for more than a second.";
+
     // Devices and chunk stores.
     DEVICE_CAPACITY_BYTES: Gauge, Gauge, Bytes, "basalt_device_capacity_bytes", [DEVICE], "Bytes that chunks may take in all.";
     DEVICE_FREE_BYTES: Gauge, Gauge, Bytes, "basalt_device_free_bytes", [DEVICE], "Bytes not taken by any chunk.";

@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::cores::Cores;
+use crate::meters::CoreMeters;
 use api_types::master::{Error, NodeOrders, NodeReport, OrderResult, PoolRecord};
 use api_wire::master_client::MasterConnection;
 use std::time::Duration;
@@ -31,10 +32,12 @@ pub(crate) async fn run(
     health: watch::Sender<Beat>,
     mut stop: watch::Receiver<bool>,
 ) {
+    let meters = CoreMeters::new();
     let mut registered = false;
     let mut pools: Vec<PoolRecord> = Vec::new();
     let mut count = 0u32;
     loop {
+        cores.refresh(&meters);
         let busy = match beat(&config, &cores, &connection, &mut registered, &pools).await {
             Ok(busy) => {
                 health.send_replace(Beat { answered: true, trouble: String::new() });

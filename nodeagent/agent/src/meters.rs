@@ -5,12 +5,14 @@
 //! taken over once a second, with the node's report.
 
 mod blocks;
+mod core;
 mod device;
 mod spans;
 mod stream;
 mod volume;
 
 pub(crate) use blocks::BlockMeters;
+pub(crate) use core::CoreMeters;
 pub(crate) use device::DeviceMeters;
 pub(crate) use spans::Spans;
 pub(crate) use stream::StreamMeters;

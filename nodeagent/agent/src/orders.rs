@@ -65,7 +65,7 @@ impl Worker {
             *counter.borrow_mut() += 1;
             self.under_way.borrow_mut().insert(order.id);
             let worker = Rc::clone(self);
-            tokio::task::spawn_local(async move { worker.run(order, engine).await });
+            nodeagent_reactor::spawn_local("order", async move { worker.run(order, engine).await });
         }
     }
 

@@ -85,7 +85,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    pub(crate) async fn start(config: SideConfig) -> Result<Rc<Side>, StartError> {
+    pub(crate) async fn start(config: SideConfig) -> Result<Side, StartError> {
         let clock: Rc<dyn Clock> = Rc::new(RealClock::new());
         let rng: Rc<dyn Rng> = Rc::new(RealRng::new());
         let pool = BufferPool::new(PoolOptions::default());
@@ -118,7 +118,7 @@ impl Side {
         let host = Host::new(ground, attachments);
         host.adopt();
         let (streams, node) = (StreamMeters::new(), config.node);
-        Ok(Rc::new(Side { host, worker, disks, engines, pool, client, streams, spans, clock, node, endpoint }))
+        Ok(Side { host, worker, disks, engines, pool, client, streams, spans, clock, node, endpoint })
     }
 
     /// What a heartbeat says of this core.
@@ -220,7 +220,7 @@ fn serve_chunks(
         clock: Rc::clone(clock),
         observer: Rc::clone(observer),
     });
-    tokio::task::spawn_local(rpc::serve(listener, context));
+    nodeagent_reactor::spawn_local("accept", rpc::serve(listener, context));
 }
 
 fn transport(

@@ -39,7 +39,10 @@ fn metric_names(files: &[SourceFile], rust: &Rust) -> Vec<Finding> {
     let table = files.iter().find(|file| file.path == TABLE).and_then(|file| file.text.as_deref()).unwrap_or_default();
     let in_table: BTreeSet<&str> = table.split('"').collect();
     let stray = rust.literals.iter().filter(|(path, _, text)| {
-        !path.starts_with("api/telemetry/") && !path.starts_with("xtask/") && looks_like_metric(text) && !in_table.contains(text.as_str())
+        !path.starts_with("api/telemetry/")
+            && !path.starts_with("xtask/")
+            && looks_like_metric(text)
+            && !in_table.contains(text.as_str())
     });
     let finding = |(path, line, text): &(String, usize, String)| Finding {
         path: path.clone(),

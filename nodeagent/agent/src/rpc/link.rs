@@ -108,7 +108,7 @@ impl Link {
         if !state.running {
             let address = self.may_connect(&state, shared, now)?;
             state.running = true;
-            tokio::task::spawn_local(run(Rc::clone(self), Rc::clone(shared), address));
+            nodeagent_reactor::spawn_local("link", run(Rc::clone(self), Rc::clone(shared), address));
         }
         let payload = frame::payload_of(&request);
         let options = &shared.options;
