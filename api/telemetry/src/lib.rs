@@ -12,6 +12,7 @@
 //!
 //! Never here: a decision that depends on a metric, or a log line on the hot path.
 
+pub mod board;
 mod buckets;
 mod calls;
 mod expose;
