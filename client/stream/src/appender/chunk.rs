@@ -131,16 +131,21 @@ impl Chunk {
     pub(super) fn place(&mut self, pending: Pending, seed: FooterSeed, now: Duration) {
         let length = self.unit_bytes(&pending);
         let (data_bytes, trailer_bytes) = (pending.data_bytes, pending.trailer_bytes);
-        let mut bytes = Vec::with_capacity(length as usize);
+        // The unit begins at a multiple of the chunk's alignment in memory as well: a store on this node can write it with
+        // direct I/O as it is.
+        let alignment = self.record.shape.alignment.bytes() as usize;
+        let mut bytes: Vec<u8> = Vec::with_capacity(length as usize + alignment);
+        let lead = bytes.as_ptr().align_offset(alignment).min(alignment);
+        bytes.resize(lead, 0);
         let trailer = pending.payload.copy_data_into(&mut bytes, data_bytes, trailer_bytes);
-        bytes.resize(length as usize, 0);
-        finish_unit(&mut bytes, self.record.shape, self.end, data_bytes, &trailer, seed);
+        bytes.resize(lead + length as usize, 0);
+        finish_unit(&mut bytes[lead..], self.record.shape, self.end, data_bytes, &trailer, seed);
         let start = self.end;
         self.end += length;
         for copy in self.copies.iter_mut().filter(|copy| copy.acked == start) {
             copy.heard = now;
         }
-        let bytes = Bytes::from(bytes);
+        let bytes = Bytes::from(bytes).slice(lead..);
         self.units.push_back(Unit { id: pending.id, start, end: self.end, data_bytes, trailer_bytes, bytes, placed: now });
     }
 
