@@ -72,6 +72,10 @@ pub trait Host: Send + Sync + 'static {
     async fn resolve(&self, path: &Path) -> Result<PathBuf, Error>;
 }
 
+/// How often, and after which waits, a mount that is in use is tried.
+const BUSY_TRIES: u32 = 50;
+const BUSY_WAIT: Duration = Duration::from_millis(20);
+
 /// This machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinuxHost;
@@ -88,6 +92,21 @@ async fn kernel<T: Send + 'static>(
         Ok(Err(_)) => Err(Error::Host(format!("could not {what}: the call broke off"))),
         Ok(Ok(Err(error))) => Err(Error::Host(format!("could not {what}: {error}{}", hint(&error)))),
         Ok(Ok(Ok(value))) => Ok(value),
+    }
+}
+
+/// Unmounts; while something uses it, tries again for a short time. A process that was just started holds every file of
+/// its parent's for a moment, and tools that look at new block devices come and go.
+fn umount_soon(target: &Path) -> nix::Result<()> {
+    let mut tries = 0;
+    loop {
+        match nix::mount::umount2(target, MntFlags::UMOUNT_NOFOLLOW) {
+            Err(nix::errno::Errno::EBUSY) if tries < BUSY_TRIES => {
+                tries += 1;
+                std::thread::sleep(BUSY_WAIT);
+            }
+            result => return result,
+        }
     }
 }
 
@@ -148,10 +167,7 @@ impl Host for LinuxHost {
 
     async fn unmount(&self, target: &Path) -> Result<(), Error> {
         let target = target.to_owned();
-        kernel(format!("unmount {}", target.display()), UNMOUNT_LIMIT, move || {
-            Ok(nix::mount::umount2(&target, MntFlags::UMOUNT_NOFOLLOW)?)
-        })
-        .await
+        kernel(format!("unmount {}", target.display()), UNMOUNT_LIMIT, move || Ok(umount_soon(&target)?)).await
     }
 
     async fn inspect(&self, device: &Path) -> Result<Content, Error> {

@@ -122,6 +122,11 @@ impl Cluster {
         self.processes.get(name).with_context(|| format!("the cluster has no process `{name}`"))
     }
 
+    /// A process runs.
+    pub fn is_running(&self, name: &str) -> Result<bool> {
+        Ok(is_running(self.process(name)?.pid))
+    }
+
     /// Sends a signal to a process.
     pub fn signal(&self, name: &str, signal: Signal) -> Result<()> {
         kill(Pid::from_raw(self.process(name)?.pid), signal).with_context(|| format!("could not signal {name}"))

@@ -13,11 +13,18 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub(crate) struct SimClock {
     now: Cell<Duration>,
+    /// How far the wall clock was set away from where it would be.
+    wall_off_ms: Cell<i64>,
     calls: Cell<u64>,
     sleepers: RefCell<BTreeMap<(Duration, u64), Option<Waker>>>,
 }
 
 impl SimClock {
+    /// Sets the wall clock, forth or back. Time itself goes on as it did.
+    pub(crate) fn set_wall(&self, by_ms: i64) {
+        self.wall_off_ms.set(self.wall_off_ms.get() + by_ms);
+    }
+
     /// Goes to the time of the next sleeper and wakes it; false when nobody sleeps.
     pub(crate) fn advance(&self) -> bool {
         let Some(((at, _), waker)) = self.sleepers.borrow_mut().pop_first() else { return false };
@@ -51,7 +58,8 @@ impl Clock for Time {
     }
 
     fn wall_ms(&self) -> u64 {
-        1_700_000_000_000 + u64::try_from(self.0.now.get().as_millis()).unwrap_or(0)
+        let wall_ms = 1_700_000_000_000 + u64::try_from(self.0.now.get().as_millis()).unwrap_or(0);
+        wall_ms.saturating_add_signed(self.0.wall_off_ms.get())
     }
 
     fn sleep(&self, duration: Duration) -> LocalBoxFuture<'static, ()> {

@@ -19,8 +19,10 @@ pub(crate) struct Scene {
     pub(crate) disk: bool,
 }
 
-/// Hosts that writers run on: the same machines as the agents.
+/// The longest that something stays broken.
 const MEND_MAX: Duration = Duration::from_secs(4);
+/// A day, in milliseconds.
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 impl Scene {
     /// Lets things go wrong for a while.
@@ -62,7 +64,7 @@ impl Scene {
         let chance = Rc::clone(&self.world.chance);
         let node = Rc::clone(&self.nodes[chance.below(self.nodes.len() as u64) as usize]);
         let mend_after = chance.between(Duration::from_millis(20), MEND_MAX);
-        match chance.below(12) {
+        match chance.below(13) {
             0..=2 => self.crash(&node, chance.percent(70), mend_after),
             3 => {
                 self.world.tell(&format!("{} is stopped for {mend_after:?}", node.name));
@@ -102,6 +104,12 @@ impl Scene {
                     self.later(mend_after, move |_| process.set_stopped(false));
                 }
                 self.start_writer();
+            }
+            11 => {
+                // A day at most, either way: as if somebody had set the machines' clocks.
+                let by_ms = chance.below(2 * DAY_MS) as i64 - DAY_MS as i64;
+                self.world.tell(&format!("the wall clock is set by {by_ms} ms"));
+                self.world.time.0.set_wall(by_ms);
             }
             _ => {
                 if self.sessions.last().is_none_or(|session| session.ended.get()) || chance.percent(30) {

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 const ANSWERS_MAX: usize = 4096;
 /// How long an answer is kept; clients give up far earlier.
 const AGE_MS_MAX: u64 = 10 * 60 * 1000;
+/// This many stay whatever their age: a wall clock that is set forth must not make a retry a second request.
+const ANSWERS_MIN: usize = 256;
 
 /// Bounded by number and age, oldest out first. Errors aren't kept: they changed nothing, so asking again is safe.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -28,7 +30,8 @@ impl Answers {
         }
         self.order.push_back((at_ms, id));
         while let Some(&(kept_at_ms, oldest)) = self.order.front() {
-            if self.order.len() <= ANSWERS_MAX && kept_at_ms.saturating_add(AGE_MS_MAX) >= at_ms {
+            let young = kept_at_ms.saturating_add(AGE_MS_MAX) >= at_ms || self.order.len() <= ANSWERS_MIN;
+            if self.order.len() <= ANSWERS_MAX && young {
                 break;
             }
             self.order.pop_front();
@@ -52,11 +55,17 @@ mod tests {
     }
 
     #[test]
-    fn old_answers_go() {
+    fn old_answers_go_but_for_the_newest() {
         let mut answers = Answers::default();
-        answers.keep(RequestId(1), 0, Reply::Done);
-        answers.keep(RequestId(2), AGE_MS_MAX + 1, Reply::Done);
+        let last = ANSWERS_MIN as u128 + 1;
+        for n in 1..last {
+            answers.keep(RequestId(n), 0, Reply::Done);
+        }
+        // As if the wall clock had been set forth.
+        answers.keep(RequestId(last), AGE_MS_MAX + 1, Reply::Done);
         assert_eq!(answers.get(RequestId(1)), None);
-        assert_eq!(answers.get(RequestId(2)), Some(&Reply::Done));
+        for n in 2..=last {
+            assert_eq!(answers.get(RequestId(n)), Some(&Reply::Done));
+        }
     }
 }
