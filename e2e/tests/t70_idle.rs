@@ -15,13 +15,13 @@ fn an_idle_cluster_burns_no_core() -> Result<()> {
     // The time over which CPU is counted, and what mkfs and mount leave to do before.
     std::thread::sleep(Duration::from_secs(10));
     let before = cluster.cpu_ticks()?;
-    std::thread::sleep(Duration::from_secs(20));
+    std::thread::sleep(Duration::from_secs(30));
     let ticks = cluster.cpu_ticks()? - before;
     // 100 ticks are one second of one core.
-    eprintln!("idle: all processes together use {:.2} % of one core", ticks as f64 / 20.0);
+    eprintln!("idle: all processes together use {:.2} % of one core", ticks as f64 / 30.0);
     for name in cluster.names("") {
         eprintln!("resident: {name} {:.1} MiB", cluster.resident_kib(&name)? as f64 / 1024.0);
     }
-    ensure!(ticks < 20 * 30, "idle processes used {ticks} ticks in 20 s: something polls");
+    ensure!(ticks < 30 * 30, "idle processes used {ticks} ticks in 30 s: something polls");
     Ok(())
 }
