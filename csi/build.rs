@@ -1,8 +1,8 @@
-//! Compiles the CSI proto without a protoc on the machine.
+//! Compiles the protos without a protoc on the machine.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    println!("cargo::rerun-if-changed=proto/csi.proto");
-    let descriptors = protox::compile(["proto/csi.proto"], ["proto"])?;
+    println!("cargo::rerun-if-changed=proto");
+    let descriptors = protox::compile(["proto/csi.proto", "proto/registration.proto"], ["proto"])?;
     tonic_prost_build::configure().compile_fds(descriptors)?;
     Ok(())
 }

@@ -16,6 +16,8 @@ pub struct Capability {
     pub access: Access,
     /// Nobody writes.
     pub read_only: bool,
+    /// One pod alone has it (ReadWriteOncePod): a second place on the same node is refused.
+    pub single_pod: bool,
 }
 
 /// As what a volume is seen.
@@ -53,7 +55,7 @@ impl Capability {
             Some(AccessType::Block(_)) => Access::Block,
             Some(AccessType::Mount(mount)) => parse_mount(field, mount)?,
         };
-        Ok(Capability { access, read_only })
+        Ok(Capability { access, read_only, single_pod: mode.mode() == Mode::SingleNodeSingleWriter })
     }
 
     /// Checks a list that must not be empty.

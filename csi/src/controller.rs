@@ -63,7 +63,8 @@ impl ControllerService {
     }
 }
 
-/// A handle as the orchestrator has it. One that isn't ours names a volume that doesn't exist.
+/// A handle as the orchestrator has it. One that isn't ours names a volume that doesn't exist. Read after the other
+/// fields: a request that lacks one is wrong whatever volume it is about.
 pub(crate) fn volume_id(handle: &str) -> Result<VolumeId, Error> {
     if handle.is_empty() {
         return Err(Error::missing("volume_id"));
@@ -108,11 +109,11 @@ impl Controller for ControllerService {
         request: Request<ControllerPublishVolumeRequest>,
     ) -> Result<Response<ControllerPublishVolumeResponse>, Status> {
         let request = request.into_inner();
-        let volume = volume_id(&request.volume_id)?;
         if request.node_id.is_empty() {
             return Err(Error::missing("node_id").into());
         }
         let capability = Capability::parse("volume_capability", request.volume_capability.as_ref())?;
+        let volume = volume_id(&request.volume_id)?;
         let node = NodeName(request.node_id);
         let read_only = request.readonly || capability.read_only;
         self.alone(format!("volume {volume}"), |masters| async move {
@@ -246,11 +247,11 @@ impl Controller for ControllerService {
         request: Request<ControllerExpandVolumeRequest>,
     ) -> Result<Response<ControllerExpandVolumeResponse>, Status> {
         let request = request.into_inner();
-        let volume = volume_id(&request.volume_id)?;
         let range = request.capacity_range.ok_or_else(|| Error::missing("capacity_range"))?;
         if request.volume_capability.is_some() {
             Capability::parse("volume_capability", request.volume_capability.as_ref())?;
         }
+        let volume = volume_id(&request.volume_id)?;
         self.alone(format!("volume {volume}"), |masters| async move {
             let record = masters.volume(volume).await?;
             let size = sizes::choose(Some(&range))?;

@@ -23,6 +23,7 @@ pub mod parameters;
 mod pending;
 pub mod proto;
 pub mod record;
+pub mod registration;
 mod serve;
 mod sizes;
 mod tool;

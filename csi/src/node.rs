@@ -142,9 +142,9 @@ impl Node for NodeService {
         request: Request<NodeStageVolumeRequest>,
     ) -> Result<Response<NodeStageVolumeResponse>, Status> {
         let request = request.into_inner();
-        let volume = volume_id(&request.volume_id)?;
         let staging = path("staging_target_path", &request.staging_target_path)?;
         let wanted = Wanted::parse(request.volume_capability.as_ref(), &request.volume_context, &request.publish_context)?;
+        let volume = volume_id(&request.volume_id)?;
         self.alone(&request.volume_id, |site| async move {
             stage::stage(&site, volume, &staging, &wanted).await?;
             Ok(NodeStageVolumeResponse {})
@@ -157,8 +157,8 @@ impl Node for NodeService {
         request: Request<NodeUnstageVolumeRequest>,
     ) -> Result<Response<NodeUnstageVolumeResponse>, Status> {
         let request = request.into_inner();
-        let volume = unknown_is_none(volume_id(&request.volume_id))?;
         let staging = path("staging_target_path", &request.staging_target_path)?;
+        let volume = unknown_is_none(volume_id(&request.volume_id))?;
         self.alone(&request.volume_id, |site| async move {
             stage::unstage(&site, volume, &staging).await?;
             Ok(NodeUnstageVolumeResponse {})
@@ -171,7 +171,6 @@ impl Node for NodeService {
         request: Request<NodePublishVolumeRequest>,
     ) -> Result<Response<NodePublishVolumeResponse>, Status> {
         let request = request.into_inner();
-        let volume = volume_id(&request.volume_id)?;
         let target = path("target_path", &request.target_path)?;
         let wanted = Wanted::parse(request.volume_capability.as_ref(), &request.volume_context, &request.publish_context)?;
         if request.staging_target_path.is_empty() {
@@ -179,6 +178,7 @@ impl Node for NodeService {
         }
         let staging = path("staging_target_path", &request.staging_target_path)?;
         let read_only = request.readonly || wanted.capability.read_only;
+        let volume = volume_id(&request.volume_id)?;
         self.alone(&request.volume_id, |site| async move {
             publish::publish(&site, volume, &staging, &target, &wanted, read_only).await?;
             Ok(NodePublishVolumeResponse {})
@@ -191,8 +191,8 @@ impl Node for NodeService {
         request: Request<NodeUnpublishVolumeRequest>,
     ) -> Result<Response<NodeUnpublishVolumeResponse>, Status> {
         let request = request.into_inner();
-        unknown_is_none(volume_id(&request.volume_id))?;
         let target = path("target_path", &request.target_path)?;
+        unknown_is_none(volume_id(&request.volume_id))?;
         self.alone(&request.volume_id, |site| async move {
             publish::unpublish(&site, &target).await?;
             Ok(NodeUnpublishVolumeResponse {})
@@ -205,8 +205,8 @@ impl Node for NodeService {
         request: Request<NodeGetVolumeStatsRequest>,
     ) -> Result<Response<NodeGetVolumeStatsResponse>, Status> {
         let request = request.into_inner();
-        let volume = volume_id(&request.volume_id)?;
         let path = path("volume_path", &request.volume_path)?;
+        let volume = volume_id(&request.volume_id)?;
         Ok(Response::new(stats::stats(&self.site, volume, &path).await?))
     }
 
@@ -215,12 +215,12 @@ impl Node for NodeService {
         request: Request<NodeExpandVolumeRequest>,
     ) -> Result<Response<NodeExpandVolumeResponse>, Status> {
         let request = request.into_inner();
-        let volume = volume_id(&request.volume_id)?;
         let path = path("volume_path", &request.volume_path)?;
         if request.volume_capability.is_some() {
             Capability::parse("volume_capability", request.volume_capability.as_ref())?;
         }
         let range = request.capacity_range;
+        let volume = volume_id(&request.volume_id)?;
         self.alone(&request.volume_id, |site| async move {
             let capacity_bytes = expand::expand(&site, volume, &path, range.as_ref()).await? as i64;
             Ok(NodeExpandVolumeResponse { capacity_bytes })

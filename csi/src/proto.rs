@@ -1,4 +1,4 @@
-//! Messages, clients and servers of `proto/csi.proto`.
+//! Messages, clients and servers of `proto/csi.proto`, and of `proto/registration.proto` in a room of their own.
 
 #![allow(
     missing_docs,
@@ -6,7 +6,12 @@
     unused_qualifications,
     clippy::allow_attributes_without_reason,
     clippy::or_fun_call,
-    reason = "generated: the proto has the words"
+    reason = "generated: the protos have the words"
 )]
 
 tonic::include_proto!("csi.v1");
+
+/// How kubelet and a node plugin meet.
+pub mod registration {
+    tonic::include_proto!("pluginregistration");
+}

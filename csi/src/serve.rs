@@ -11,6 +11,7 @@ use crate::proto::identity_server::IdentityServer;
 use crate::proto::node_server::NodeServer;
 use crate::record::Records;
 use api_telemetry::{CallMeter, Operation, table};
+use crate::registration::register;
 use api_types::NodeName;
 use api_wire::master_client::{ConnectionOptions, MasterConnection};
 use std::collections::BTreeMap;
@@ -61,6 +62,10 @@ pub struct CsiArgs {
     /// Where the node service keeps notes on filesystems being made. Should survive a restart of the node.
     #[arg(long, default_value = "/var/lib/basalt/csi")]
     pub state_dir: PathBuf,
+    /// Kubelet's folder of plugins, /var/lib/kubelet/plugins_registry, to make the node service known in. Kubelet must see
+    /// the CSI socket under the path of --endpoint. Without it somebody else makes the driver known.
+    #[arg(long, env = "BASALT_KUBELET_REGISTRY")]
+    pub kubelet_registry: Option<PathBuf>,
     /// Label of this node for the topology, as key=value. May be given several times.
     #[arg(long = "label", value_parser = parse_label)]
     pub labels: Vec<(String, String)>,
@@ -86,6 +91,9 @@ pub enum RunError {
     /// Another driver is there.
     #[error("another driver answers on {0}: stop it, or choose another --endpoint")]
     InUse(String),
+    /// Kubelet doesn't take the driver.
+    #[error("kubelet refused the driver: {0}")]
+    Refused(String),
     /// The transport broke.
     #[error("the server stopped")]
     Transport(#[from] tonic::transport::Error),
@@ -115,7 +123,17 @@ pub async fn run(args: CsiArgs) -> Result<(), RunError> {
     };
     let path = socket_path(&args.endpoint)?;
     tracing::info!(endpoint = %args.endpoint, mode = ?args.mode, "serving CSI");
-    serve(&path, Services { masters, node }, ended_by_signal()).await
+    let registry = args.kubelet_registry.filter(|_| node.is_some());
+    let served = serve(&path, Services { masters, node }, ended_by_signal());
+    match registry {
+        None => served.await,
+        Some(registry) => tokio::select! {
+            biased;
+            result = served => result,
+            // Ends by its own only when kubelet refused, or the socket broke.
+            result = register(&registry, &path, std::future::pending()) => result,
+        },
+    }
 }
 
 /// Serves the controller alone; see [`run`].
@@ -176,7 +194,7 @@ pub async fn serve(path: &Path, services: Services, until: impl Future<Output = 
 }
 
 /// Takes the path over from a driver that is gone, and from no other.
-async fn listen(path: &Path) -> Result<UnixListener, RunError> {
+pub(crate) async fn listen(path: &Path) -> Result<UnixListener, RunError> {
     let name = path.display().to_string();
     let failed = |source| RunError::Socket { path: name.clone(), source };
     if let Some(parent) = path.parent() {

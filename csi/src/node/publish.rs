@@ -4,6 +4,7 @@ use super::stage::{self, Staged};
 use super::{Site, Wanted};
 use crate::error::Error;
 use crate::host::TargetKind;
+use crate::mounts::Mount;
 use api_types::VolumeId;
 use std::path::Path;
 
@@ -33,6 +34,9 @@ pub(crate) async fn publish(
         // Left there by a device that is gone.
         site.clear(&target).await?;
     }
+    if wanted.capability.single_pod {
+        alone(site, volume, &staged).await?;
+    }
     match &staged.mounted {
         Some(staging) => {
             site.host.make_target(&target, TargetKind::Folder).await?;
@@ -43,6 +47,28 @@ pub(crate) async fn publish(
             site.host.bind(&staged.device, &target, false).await
         }
     }
+}
+
+/// Refuses a second place of a volume that one pod may have. Mounts that are not published places, such as a subPath,
+/// count too: whoever has them still has the volume.
+async fn alone(site: &Site, volume: VolumeId, staged: &Staged) -> Result<(), Error> {
+    let mounts = site.host.mounts().await?;
+    let other = mounts.iter().find(|mount| match &staged.mounted {
+        Some(staging) => mount.device == staged.number && mount.target != *staging,
+        None => shows_device(mount, &staged.device),
+    });
+    match other {
+        None => Ok(()),
+        Some(mount) => Err(Error::Precondition(format!(
+            "volume {volume} is for a single pod and published at {} already: unpublish it there first",
+            mount.target.display()
+        ))),
+    }
+}
+
+/// The mount is a bind of this device's node in /dev.
+pub(crate) fn shows_device(mount: &Mount, device: &Path) -> bool {
+    device.strip_prefix("/dev").is_ok_and(|name| mount.root == Path::new("/").join(name))
 }
 
 /// What is mounted at `target` shows today's device.

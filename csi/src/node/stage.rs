@@ -1,12 +1,13 @@
 //! Staging: attach, look at what the device holds, make or check the filesystem, mount it once for the whole node.
 
+use super::publish::shows_device;
 use super::{Site, Wanted};
 use crate::agent::Attached;
 use crate::capability::Access;
 use crate::content::Content;
 use crate::error::Error;
 use crate::host::TargetKind;
-use crate::mounts::DeviceNumber;
+use crate::mounts::{DeviceNumber, Mount};
 use crate::parameters::Filesystem;
 use crate::record::Record;
 use api_types::VolumeId;
@@ -126,8 +127,8 @@ async fn give_back(site: &Site, attached: &Attached) {
     let in_use = async {
         let number = site.host.device_number(&attached.device).await?;
         let mounts = site.host.mounts().await?;
-        let name = attached.device.strip_prefix("/dev").map(|name| Path::new("/").join(name)).unwrap_or_default();
-        Ok::<_, Error>(mounts.iter().any(|mount| Some(mount.device) == number || mount.root == name))
+        let shows = |mount: &Mount| Some(mount.device) == number || shows_device(mount, &attached.device);
+        Ok::<_, Error>(mounts.iter().any(shows))
     };
     if matches!(in_use.await, Ok(false))
         && let Err(error) = site.agent.detach(attached.volume).await

@@ -1,9 +1,11 @@
 //! The Node service on this machine.
 
 use crate::support::{Driver, MIB, NODE, assert_code, block, can_grow, can_mount, filesystem, text};
+use csi::proto::volume_capability::AccessMode;
+use csi::proto::volume_capability::access_mode::Mode;
 use csi::proto::{
     CapacityRange, ControllerExpandVolumeRequest, NodeExpandVolumeRequest, NodeGetCapabilitiesRequest, NodeGetInfoRequest,
-    NodeGetVolumeStatsRequest, NodeStageVolumeRequest,
+    NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, VolumeCapability,
 };
 use std::fs;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
@@ -126,6 +128,37 @@ async fn a_block_device_is_that_of_today() {
     assert_eq!(driver.target().metadata().unwrap().rdev(), today);
     driver.unstage(&other).await.unwrap();
     driver.take_away(&volume).await;
+}
+
+#[tokio::test]
+async fn a_volume_of_a_single_pod_has_one_place() {
+    if !can_mount() {
+        return;
+    }
+    let single = |mut capability: VolumeCapability| {
+        capability.access_mode = Some(AccessMode { mode: Mode::SingleNodeSingleWriter.into() });
+        capability
+    };
+    for capability in [single(filesystem("ext4")), single(block())] {
+        let driver = Driver::start().await;
+        let volume = driver.create("claim", 64 * MIB).await;
+        driver.stage(&volume, capability.clone()).await.unwrap();
+        driver.publish(&volume, capability.clone(), false).await.unwrap();
+        driver.publish(&volume, capability.clone(), false).await.unwrap();
+        let other = NodePublishVolumeRequest {
+            volume_id: volume.clone(),
+            staging_target_path: text(&driver.staging()),
+            target_path: text(&driver.target().with_file_name("other")),
+            volume_capability: Some(capability.clone()),
+            ..Default::default()
+        };
+        assert_code(driver.node().node_publish_volume(other.clone()).await, Code::FailedPrecondition);
+        driver.unpublish(&volume).await.unwrap();
+        driver.node().node_publish_volume(other.clone()).await.unwrap();
+        let gone = NodeUnpublishVolumeRequest { volume_id: volume.clone(), target_path: other.target_path };
+        driver.node().node_unpublish_volume(gone).await.unwrap();
+        driver.take_away(&volume).await;
+    }
 }
 
 #[tokio::test]

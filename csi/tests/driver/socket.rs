@@ -1,6 +1,9 @@
 //! The socket itself, and many callers at once.
 
-use crate::support::{Driver, MIB, NODE, filesystem};
+use crate::support::{Driver, MIB, NODE, connect, filesystem};
+use csi::RunError;
+use csi::proto::registration::registration_client::RegistrationClient;
+use csi::proto::registration::{InfoRequest, RegistrationStatus};
 use csi::proto::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, DeleteVolumeRequest, GetPluginInfoRequest};
 use std::os::unix::fs::PermissionsExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -50,4 +53,25 @@ async fn a_hundred_volumes_at_once_leave_nothing() {
         task.await.unwrap();
     }
     assert_eq!(driver.masters.count(), 0);
+}
+
+#[tokio::test]
+async fn kubelet_learns_name_and_socket_and_its_refusal_ends_the_driver() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = csi::registration::socket_in(dir.path());
+    let registry = dir.path().to_owned();
+    let registered = tokio::spawn(async move {
+        csi::registration::register(&registry, "/plugins/csi.sock".as_ref(), std::future::pending()).await
+    });
+    let mut kubelet = RegistrationClient::new(connect(&socket).await);
+    let info = kubelet.get_info(InfoRequest {}).await.unwrap().into_inner();
+    assert_eq!((info.r#type.as_str(), info.name.as_str()), ("CSIPlugin", csi::DRIVER_NAME));
+    assert_eq!((info.endpoint.as_str(), info.supported_versions), ("/plugins/csi.sock", vec!["1.0.0".to_owned()]));
+    let taken = RegistrationStatus { plugin_registered: true, error: String::new() };
+    kubelet.notify_registration_status(taken).await.unwrap();
+    let refused = RegistrationStatus { plugin_registered: false, error: "another driver has the name".into() };
+    kubelet.notify_registration_status(refused).await.ok();
+    let error = registered.await.unwrap().unwrap_err();
+    assert!(matches!(&error, RunError::Refused(why) if why == "another driver has the name"), "{error}");
+    assert!(!socket.exists());
 }
