@@ -5,6 +5,7 @@
 //! builds it first. Everything a test starts is ended and removed when its [`Cluster`] is dropped, also when it fails.
 
 mod cluster;
+pub mod kube;
 pub mod load;
 
 pub use cluster::{Cluster, Options, Process, Program, binary, run, run_program, wait_for};

@@ -1,9 +1,10 @@
 //! The project's own commands: `cargo xtask tidy` checks what no compiler checks, `cargo xtask test` runs every check
-//! and test there is, `cargo xtask bench` measures.
+//! and test there is, `cargo xtask e2e` tests on a real Kubernetes, `cargo xtask bench` measures.
 //!
 //! Contract: depends on none of the rooms, so that it builds in seconds; what needs them is run through cargo.
 
 mod bench;
+mod e2e;
 mod run;
 mod test;
 mod tidy;
@@ -40,6 +41,15 @@ enum Command {
         #[arg(long, value_delimiter = ',')]
         skip: Vec<String>,
     },
+    /// Build a Kubernetes of the real programs, start it on this machine with three nodes, and test Basalt on it.
+    E2e {
+        /// Only the steps with these names, in their order.
+        #[arg(long, value_delimiter = ',')]
+        only: Vec<String>,
+        /// All steps but those with these names.
+        #[arg(long, value_delimiter = ',')]
+        skip: Vec<String>,
+    },
     /// Measure, in a release build.
     Bench {
         /// What to measure.
@@ -54,6 +64,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Tidy { shrink, accept } => tidy::run(&root(), shrink || accept, accept),
         Command::Test { only, skip } => test::run(&root(), &only, &skip),
+        Command::E2e { only, skip } => e2e::run(&root(), &only, &skip),
         Command::Bench { what, args } => bench::run(&root(), what, &args),
     };
     match done {

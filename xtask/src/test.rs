@@ -24,14 +24,16 @@ const TOOLS: [(&str, &str); 10] = [
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-struct Step {
-    name: &'static str,
-    limit: Duration,
-    work: fn(&Path, Duration) -> Result<Done>,
+/// A part of a long command, which can be run alone.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) limit: Duration,
+    pub(crate) work: fn(&Path, Duration) -> Result<Done>,
 }
 
+/// How a step ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Done {
+pub(crate) enum Done {
     Well,
     /// Could not be done here, and need not be.
     Skipped(String),
@@ -49,9 +51,14 @@ const STEPS: [Step; 7] = [
 ];
 
 pub(crate) fn run(root: &Path, only: &[String], skip: &[String]) -> Outcome {
+    run_steps(root, &STEPS, only, skip)
+}
+
+/// Runs the steps with these names, or all but those, in their order.
+pub(crate) fn run_steps(root: &Path, steps: &[Step], only: &[String], skip: &[String]) -> Outcome {
     for name in only.iter().chain(skip) {
-        if !STEPS.iter().any(|step| step.name == name) {
-            bail!("there is no step `{name}`: use one of {}", STEPS.map(|step| step.name).join(", "));
+        if !steps.iter().any(|step| step.name == name) {
+            bail!("there is no step `{name}`: use one of {}", steps.iter().map(|step| step.name).collect::<Vec<_>>().join(", "));
         }
     }
     let is_chosen = |step: &&Step| {
@@ -60,7 +67,7 @@ pub(crate) fn run(root: &Path, only: &[String], skip: &[String]) -> Outcome {
     };
     let mut lines = Vec::new();
     let mut all_well = true;
-    for step in STEPS.iter().filter(is_chosen) {
+    for step in steps.iter().filter(is_chosen) {
         println!("\n== {} (at most {} min)", step.name, step.limit.as_secs().div_ceil(60));
         let began = now();
         let done = (step.work)(root, step.limit).unwrap_or_else(|error| Done::Badly(format!("{error:#}")));
@@ -87,13 +94,13 @@ pub(crate) fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-fn cargo_in(root: &Path, args: &[&str]) -> Command {
+pub(crate) fn cargo_in(root: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(cargo());
     command.current_dir(root).args(args);
     command
 }
 
-fn finish(command: &mut Command, limit: Duration) -> Result<Done> {
+pub(crate) fn finish(command: &mut Command, limit: Duration) -> Result<Done> {
     Ok(match run::run(command, limit)? {
         Ended::Well => Done::Well,
         Ended::Badly(Some(status)) => Done::Badly(format!("status {status}")),
@@ -115,7 +122,7 @@ fn tools(_root: &Path, limit: Duration) -> Result<Done> {
 }
 
 /// Installs what it can, as root on Debian; what fails is reported by who needs it.
-fn install(mut packages: Vec<&str>, limit: Duration) {
+pub(crate) fn install(mut packages: Vec<&str>, limit: Duration) {
     packages.dedup();
     println!("missing: {}", packages.join(", "));
     if !is_installed("apt-get") {

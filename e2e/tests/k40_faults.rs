@@ -1,0 +1,83 @@
+//! What dies under a pod that writes, and the pod doesn't notice: it only waits.
+
+mod kube_pods;
+
+use e2e::kube::{Api, Lab, basalt};
+use k8s_openapi::api::core::v1::Pod;
+use kube_pods::{Workload, now};
+
+/// Writes blocks that carry their own checksum for so long, then reads all of them again. Ends with an error at the first
+/// one that fails or is not what was written.
+fn verify(seconds: u32) -> String {
+    format!(
+        "exec fio --name=verify --filename=/data/file --size=64m --bs=4k --rw=randwrite --direct=1 --fsync=32 \
+         --ioengine=psync --time_based --runtime={seconds} --verify=crc32c --verify_fatal=1 --do_verify=1 --group_reporting"
+    )
+}
+
+/// Pods of Basalt with this label on this node; on any, when none is named.
+fn pods_of(api: &Api, app: &str, node: Option<&str>) -> Vec<String> {
+    let pods = api.namespaced::<Pod>(basalt::NAMESPACE);
+    let mut selected = kube::api::ListParams::default().labels(&format!("app={app}"));
+    if let Some(node) = node {
+        selected = selected.fields(&format!("spec.nodeName={node}"));
+    }
+    let found = api.run(pods.list(&selected)).unwrap().items;
+    found.into_iter().filter_map(|pod| pod.metadata.name).collect()
+}
+
+/// Deletes a pod while another one writes; answers when the pod's successor is ready.
+fn delete_under_load(api: &Api, workload: &Workload<'_>, app: &str, victim: &str, count: usize) {
+    api.wait("the load to run", || Ok(workload.shell("test -s /data/file").is_ok())).unwrap();
+    let pods = api.namespaced::<Pod>(basalt::NAMESPACE);
+    let uid = api.run(pods.get(victim)).unwrap().metadata.uid;
+    let began = now();
+    api.kubectl(&["delete", "pod", "-n", basalt::NAMESPACE, victim, "--grace-period=0", "--force", "--wait=false"]).unwrap();
+    api.wait("the old pod to go", || {
+        let there = api.run(pods.get_opt(victim))?;
+        Ok(there.is_none_or(|pod| pod.metadata.uid != uid))
+    })
+    .unwrap();
+    api.wait_ready(basalt::NAMESPACE, &format!("app={app}"), count).unwrap();
+    println!("{victim}: a successor is ready after {:.1} s", began.elapsed().as_secs_f64());
+}
+
+fn must_succeed(api: &Api, workload: &Workload<'_>) {
+    api.wait("the load to end", || Ok(["Succeeded", "Failed"].contains(&workload.phase()?.as_str()))).unwrap();
+    assert_eq!(workload.phase().unwrap(), "Succeeded", "{}", workload.log().unwrap());
+}
+
+#[test]
+fn an_agent_pod_deleted_under_load_costs_its_application_a_pause_and_no_error() {
+    let Some(lab) = Lab::for_test() else { return };
+    let api = lab.api().unwrap();
+    basalt::install(&api).unwrap();
+    let workload = Workload::new(&api, "agent-gone");
+    workload.claim("256Mi", "Filesystem").unwrap();
+    workload.start_on("n1", &verify(60)).unwrap();
+    api.wait_pod(kube_pods::SPACE, "agent-gone").unwrap();
+    let agent = pods_of(&api, "basalt-agent", Some("n1"));
+    delete_under_load(&api, &workload, "basalt-agent", &agent[0], 3);
+    must_succeed(&api, &workload);
+    workload.remove().unwrap();
+}
+
+#[test]
+fn the_leading_master_deleted_under_load_is_not_noticed() {
+    let Some(lab) = Lab::for_test() else { return };
+    let api = lab.api().unwrap();
+    basalt::install(&api).unwrap();
+    let workload = Workload::new(&api, "leader-gone");
+    workload.claim("256Mi", "Filesystem").unwrap();
+    workload.start_on("n2", &verify(40)).unwrap();
+    api.wait_pod(kube_pods::SPACE, "leader-gone").unwrap();
+    let leader = basalt::leader(&api).unwrap();
+    delete_under_load(&api, &workload, "basalt-master", &leader, 3);
+    must_succeed(&api, &workload);
+    // And a claim made meanwhile by a new leader is served.
+    let other = Workload::new(&api, "after-leader");
+    other.claim("128Mi", "Filesystem").unwrap();
+    other.run_on("n3").unwrap();
+    other.remove().unwrap();
+    workload.remove().unwrap();
+}
