@@ -47,10 +47,26 @@ pub(crate) enum Command {
     Master(MasterCommand),
     /// Run a node agent.
     Agent(nodeagent_agent::AgentArgs),
+    /// Keep mounted volumes alive through ends of the node agent, where those end all that it started: in a container.
+    FuseKeeper(FuseKeeperArgs),
     /// Run the CSI driver.
     Csi(csi::CsiArgs),
     /// Start a cluster of separate processes in a directory of this machine, for trying it out.
     Dev(DevArgs),
+}
+
+/// Flags of `basalt fuse-keeper`.
+#[derive(clap::Args, Debug, Clone)]
+pub(crate) struct FuseKeeperArgs {
+    /// The agent's run directory. The socket is keeper.sock in it.
+    #[arg(long, default_value = "/run/basalt")]
+    pub(crate) run_dir: std::path::PathBuf,
+    /// Only say whether a keeper answers there, for a probe.
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Logs and metrics.
+    #[command(flatten)]
+    pub(crate) telemetry: api_telemetry::TelemetryArgs,
 }
 
 #[cfg(test)]

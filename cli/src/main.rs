@@ -50,6 +50,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Master(MasterCommand::Run(args)) => services::master(*args),
         Command::Master(command) => services::block_on(cluster::member(command, format)),
         Command::Agent(args) => services::agent(args),
+        Command::FuseKeeper(args) => services::fuse_keeper(args),
         Command::Csi(args) => services::csi(args),
         Command::Dev(args) => services::block_on(dev::run(args)),
     }

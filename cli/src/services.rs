@@ -1,5 +1,6 @@
 //! The daemons: each a thin call into its room.
 
+use crate::args::FuseKeeperArgs;
 use crate::failure::Failure;
 use anyhow::Context;
 use std::ffi::OsString;
@@ -21,6 +22,20 @@ pub(crate) fn master(args: master_server::MasterArgs) -> Result<(), Failure> {
 /// Runs a node agent until a signal ends it.
 pub(crate) fn agent(args: nodeagent_agent::AgentArgs) -> Result<(), Failure> {
     nodeagent_agent::run(args).context("the agent stopped").map_err(Failure::from)
+}
+
+/// Runs the keeper of fuse sessions until a signal ends it. No runtime: it starts processes and waits.
+pub(crate) fn fuse_keeper(args: FuseKeeperArgs) -> Result<(), Failure> {
+    if args.check {
+        return nodeagent_frontend::check_keeper(&args.run_dir).context("no keeper answers").map_err(Failure::from);
+    }
+    let program = std::env::current_exe().context("could not find the program that runs")?;
+    let options = nodeagent_frontend::KeeperOptions { run_dir: args.run_dir, program, arguments: vec!["fuse-holder".into()] };
+    let keeper = nodeagent_frontend::Keeper::start(options).context("could not start the keeper")?;
+    // After the keeper has blocked the signals that end it, for this runtime's thread too.
+    let telemetry = api_telemetry::init(&args.telemetry, "fuse-keeper", "keeper");
+    let _telemetry = telemetry.context("could not set up logs and metrics")?;
+    keeper.run().context("the keeper stopped").map_err(Failure::from)
 }
 
 /// Runs a command on a runtime of its own.

@@ -32,6 +32,10 @@ pub struct AgentArgs {
     /// Where sockets and the list of attachments are kept. Must survive a restart of the agent, not of the node.
     #[arg(long, default_value = "/run/basalt")]
     pub run_dir: PathBuf,
+    /// Socket of `basalt fuse-keeper`, which then starts the processes that keep mounted volumes through an end of this
+    /// agent. Needed where such processes would die with it: in a container. Default: the agent starts them.
+    #[arg(long, env = "BASALT_FUSE_KEEPER")]
+    pub fuse_keeper: Option<PathBuf>,
     /// Socket for the CSI node service and for `basalt volume attach`. Default: attach.sock in the run directory.
     #[arg(long)]
     pub attach_socket: Option<PathBuf>,
@@ -58,6 +62,7 @@ pub struct Config {
     pub(crate) cores: u16,
     pub(crate) run_dir: PathBuf,
     pub(crate) attach_socket: PathBuf,
+    pub(crate) fuse_keeper: Option<PathBuf>,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) allow_faults: bool,
 }
@@ -119,6 +124,7 @@ impl AgentArgs {
             advertise_host,
             cores: self.cores,
             run_dir: self.run_dir.clone(),
+            fuse_keeper: self.fuse_keeper.clone(),
             attach_socket: self.attach_socket.clone().unwrap_or_else(|| self.run_dir.join("attach.sock")),
             labels: self.labels.iter().cloned().collect(),
             allow_faults: self.allow_faults,

@@ -121,6 +121,7 @@ fn sides(config: &Config, connection: &MasterConnection, traces: &TraceHub) -> V
             advertise_host: config.advertise_host.clone(),
             // Attachments belong to cores: with another number of cores, each would look for its volumes elsewhere.
             run_dir: if index == 0 { config.run_dir.clone() } else { config.run_dir.join(format!("core-{index}")) },
+            fuse_keeper: config.fuse_keeper.clone(),
             allow_faults: config.allow_faults,
             connection: connection.clone(),
             control: tokio::runtime::Handle::current(),

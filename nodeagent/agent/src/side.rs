@@ -38,6 +38,7 @@ pub(crate) struct SideConfig {
     pub(crate) listen: SocketAddr,
     pub(crate) advertise_host: String,
     pub(crate) run_dir: PathBuf,
+    pub(crate) fuse_keeper: Option<PathBuf>,
     pub(crate) allow_faults: bool,
     pub(crate) connection: MasterConnection,
     pub(crate) control: tokio::runtime::Handle,
@@ -261,7 +262,7 @@ fn client(
 fn doors(config: &SideConfig, clock: &Rc<dyn Clock>, spans: &Rc<Spans>) -> BTreeMap<Door, Rc<dyn FrontEnd>> {
     let context = Context { clock: Rc::clone(clock), observer: Rc::new(BlockMeters::new(Rc::clone(spans))) };
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("basalt"));
-    let holder = HolderCommand { program, arguments: vec!["fuse-holder".into()] };
+    let holder = HolderCommand { program, arguments: vec!["fuse-holder".into()], keeper: config.fuse_keeper.clone() };
     let nbd = NbdOptions { socket_dir: config.run_dir.join("nbd"), tcp: None };
     BTreeMap::from([
         (Door::LoopFuse, Rc::new(LoopFuse::new(config.run_dir.join("fuse"), holder, context.clone())) as Rc<dyn FrontEnd>),

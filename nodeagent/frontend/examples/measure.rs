@@ -28,7 +28,8 @@ fn main() -> ExitCode {
 fn serve(run_dir: PathBuf) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
-        let holder = HolderCommand { program: std::env::current_exe().unwrap(), arguments: vec!["fuse-holder".into()] };
+        let holder =
+            HolderCommand { program: std::env::current_exe().unwrap(), arguments: vec!["fuse-holder".into()], keeper: None };
         let front_end = LoopFuse::new(run_dir, holder, context());
         let spec = Spec { volume: VolumeId(1), name: "measured".to_owned(), read_only: false };
         let attachment = front_end.export(MemoryBlock::new(SIZE).device(), spec).await.unwrap();

@@ -23,6 +23,7 @@ mod errno;
 mod front_end;
 mod fuse;
 mod holder;
+mod keeper;
 mod loop_fuse;
 mod nbd;
 mod ranges;
@@ -30,5 +31,6 @@ mod spawn;
 pub mod testing;
 
 pub use front_end::{Answered, Attachment, Context, FrontEnd, FrontEndError, Kind, Observer, Op, Spec, Unobserved};
+pub use keeper::{Keeper, KeeperError, KeeperOptions, check_keeper, keeper_socket};
 pub use loop_fuse::{FoundAttachment, FoundState, HolderCommand, LoopFuse, abandon, adopt, cleanup_orphans, run_holder};
 pub use nbd::{Nbd, NbdOptions};

@@ -9,8 +9,8 @@
 //! device saw a stall. On older kernels what the dead agent had read can't be had again, and would hang for ever: there
 //! the session is aborted (I/O errors), and the export makes a new device.
 //!
-//! The holder must outlive the agent: in a container it needs the host's process namespace and a control group that
-//! isn't killed with the container, and the run directory must be mounted with bidirectional propagation.
+//! The holder must outlive the agent: in a container, whose end is the end of all its processes, it is started by a
+//! keeper in a container of its own. Both need the run directory mounted with bidirectional propagation.
 
 mod attachment;
 mod device;
@@ -22,6 +22,7 @@ use crate::adapter::Adapter;
 use crate::front_end::{Attachment, Context, FrontEnd, FrontEndError, Kind, Spec};
 use crate::fuse::Server;
 use crate::holder::{self, Given, Link};
+use crate::keeper::{self, Ran};
 use api_types::limits::BLOCK_BYTES;
 use attachment::LoopAttachment;
 use client_volume::BlockDevice;
@@ -30,9 +31,10 @@ use errand::Errand;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use place::{Place, Remembered};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -49,6 +51,9 @@ pub struct HolderCommand {
     pub program: PathBuf,
     /// What comes before the holder's options; usually `["fuse-holder"]`.
     pub arguments: Vec<OsString>,
+    /// Socket of the keeper that starts them instead, with its own program and arguments. `None`: they are children of
+    /// this process, which must then leave them alone when it ends.
+    pub keeper: Option<PathBuf>,
 }
 
 /// The front end. One per core; all of an agent share one run directory.
@@ -187,8 +192,20 @@ impl LoopFuse {
 }
 
 impl HolderCommand {
+    /// Runs a holder or an errand until it has printed all it has to say. `limit` bounds the keeper's answer.
+    pub(crate) fn run(&self, words: &[&OsStr], limit: Option<Duration>) -> Result<Ran, FrontEndError> {
+        if let Some(keeper) = &self.keeper {
+            return keeper::ask(keeper, words, limit);
+        }
+        let failed = |error: io::Error| FrontEndError::Holder(format!("running {}: {error}", self.program.display()));
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).args(words).stdin(Stdio::null()).stderr(Stdio::null()).env_clear();
+        let output = command.output().map_err(failed)?;
+        Ok(Ran { output: String::from_utf8_lossy(&output.stdout).into_owned(), status: output.status.to_string() })
+    }
+
     fn start(&self, place: &Place, take: bool) -> Result<Link, FrontEndError> {
-        holder::start(&self.program, &self.arguments, &place.socket(), &place.mount(), take)?;
+        holder::start(self, &place.socket(), &place.mount(), take)?;
         Link::connect(&place.socket())?.ok_or_else(|| FrontEndError::Holder("it went away at once".to_owned()))
     }
 }

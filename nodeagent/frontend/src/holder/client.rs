@@ -3,12 +3,12 @@
 use super::wire::{RECORD_BYTES, Record, kind, receive, send};
 use crate::front_end::FrontEndError;
 use crate::fuse::Negotiated;
+use crate::loop_fuse::HolderCommand;
 use std::ffi::OsStr;
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 
@@ -16,6 +16,8 @@ use tokio::io::AsyncReadExt;
 const ANSWER_LIMIT: Duration = Duration::from_secs(6);
 /// A holder that is only asked who it is answers at once.
 const QUERY_LIMIT: Duration = Duration::from_secs(1);
+/// How long the kernel may take to begin a session.
+const INIT_LIMIT: Duration = Duration::from_secs(10);
 
 fn refused(what: &str, errno: i32) -> FrontEndError {
     FrontEndError::Holder(format!("{what} was refused: {}", io::Error::from_raw_os_error(errno)))
@@ -146,28 +148,16 @@ pub(crate) async fn read_order(stream: &mut tokio::net::UnixStream) -> Order {
 }
 
 /// Starts a holder and waits until it is ready.
-pub(crate) fn start(
-    program: &Path,
-    arguments: &[impl AsRef<OsStr>],
-    socket: &Path,
-    mount: &Path,
-    take: bool,
-) -> Result<(), FrontEndError> {
-    let mut command = Command::new(program);
-    command.args(arguments).arg("--socket").arg(socket).arg("--mount").arg(mount);
+pub(crate) fn start(command: &HolderCommand, socket: &Path, mount: &Path, take: bool) -> Result<(), FrontEndError> {
+    let mut words = vec![OsStr::new("--socket"), socket.as_os_str(), OsStr::new("--mount"), mount.as_os_str()];
     if take {
-        command.arg("--take");
+        words.push(OsStr::new("--take"));
     }
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).env_clear();
-    let mut child = command.spawn().map_err(failed("starting it"))?;
-    let mut line = String::new();
-    let read = child.stdout.take().map(|out| BufReader::new(out).read_line(&mut line));
-    // The process that was started only forks: this takes no time, and leaves no zombie.
-    let status = child.wait().map_err(failed("starting it"))?;
-    match read {
-        Some(Ok(_)) if line.trim() == "ready" => Ok(()),
-        Some(Ok(0)) | None => Err(FrontEndError::Holder(format!("it ended before it was ready: {status}"))),
-        Some(Ok(_)) => Err(FrontEndError::Holder(line.trim().trim_start_matches("error: ").to_owned())),
-        Some(Err(error)) => Err(failed("waiting for it")(error)),
+    // The process that was started only forks: it leaves no zombie, and its output ends when the holder is ready.
+    let ran = command.run(&words, Some(ANSWER_LIMIT + INIT_LIMIT))?;
+    match ran.output.trim() {
+        "ready" => Ok(()),
+        "" => Err(FrontEndError::Holder(format!("it ended before it was ready: {}", ran.status))),
+        line => Err(FrontEndError::Holder(line.trim_start_matches("error: ").to_owned())),
     }
 }

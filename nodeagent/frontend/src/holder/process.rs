@@ -81,8 +81,13 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
 fn hold(options: &Options) -> Result<(), String> {
     detach_from_parent()?;
     let listener = listen(&options.socket)?;
-    let mut holder = if options.take { take_over(listener, options)? } else { mount_new(listener, options)? };
-    ready()?;
+    let mut holder = if options.take {
+        take_over(listener, options)?
+    } else {
+        let holder = mount_new(listener, options)?;
+        ready()?;
+        holder
+    };
     holder.wait();
     let _ = std::fs::remove_file(&options.socket);
     Ok(())
@@ -164,7 +169,7 @@ fn shake_hands(mut fuse: &File) -> Result<Negotiated, String> {
 
 /// Waits for an agent that brings a session whose holder died.
 fn take_over(listener: UnixListener, options: &Options) -> Result<Holder, String> {
-    ready_to_take()?;
+    ready()?;
     let deadline = now_ms() + u64::from(INIT_LIMIT_MS);
     while now_ms() < deadline {
         let mut waiting = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
@@ -197,14 +202,11 @@ fn brought(stream: UnixStream) -> Option<(Connection, OwnedFd, Negotiated)> {
     }
 }
 
-fn ready_to_take() -> Result<(), String> {
-    let mut out = io::stdout();
-    out.write_all(b"ready\n").and_then(|()| out.flush()).map_err(|error| format!("telling the agent: {error}"))
-}
-
 /// Tells the agent, and lets go of its pipes.
 fn ready() -> Result<(), String> {
-    let _ = ready_to_take();
+    let mut out = io::stdout();
+    // An agent that is gone by now is none of our business.
+    let _ = out.write_all(b"ready\n").and_then(|()| out.flush());
     let null = File::options().read(true).write(true).open("/dev/null").map_err(|error| format!("/dev/null: {error}"))?;
     dup2_stdin(&null)
         .and_then(|()| dup2_stdout(&null))

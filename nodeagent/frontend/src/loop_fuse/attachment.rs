@@ -21,9 +21,9 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// A server that another one replaces has less time: the holder kills it soon after.
 const SUPERSEDED_LIMIT: Duration = Duration::from_millis(1_500);
 
-/// How often a new holder is tried for when one died, and the pause between.
-const HOLDER_TRIES: u32 = 10;
-const HOLDER_PAUSE: Duration = Duration::from_secs(1);
+/// Pauses between tries for a new holder when one died: the first, and the longest.
+const HOLDER_PAUSE_MIN: Duration = Duration::from_millis(200);
+const HOLDER_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -88,7 +88,7 @@ impl LoopAttachment {
                     Order::Gone => match state.new_holder_at_last().await {
                         Ok(again) => stream = again,
                         Err(error) => {
-                            let trouble = format!("its holder died and no new one could be started: {error}");
+                            let trouble = format!("its holder died, and no new one can take the session: {error}");
                             tracing::error!(volume = %state.spec.volume, "{trouble}");
                             *state.trouble.borrow_mut() = Some(trouble);
                             return;
@@ -134,18 +134,18 @@ impl State {
         drained
     }
 
-    /// Tries a few times: what killed the holder may have been the lack of memory.
+    /// Tries for as long as the session lives: what killed the holder may have been the lack of memory, or the end of
+    /// its keeper, which comes back. Meanwhile the volume is served, and only this process keeps its session.
     async fn new_holder_at_last(&self) -> Result<tokio::net::UnixStream, FrontEndError> {
-        let mut tries = 1;
+        let mut pause = HOLDER_PAUSE_MIN;
         loop {
-            match self.new_holder().await {
-                Err(error) if tries < HOLDER_TRIES && self.server.ended().is_none() => {
-                    tracing::warn!(volume = %self.spec.volume, %error, "no new holder yet");
-                    tries += 1;
-                    self.front_end.context.clock.sleep(HOLDER_PAUSE).await;
-                }
+            let error = match self.new_holder().await {
+                Err(error) if self.server.ended().is_none() && !self.leaving.get() => error,
                 result => return result,
-            }
+            };
+            tracing::warn!(volume = %self.spec.volume, %error, "no new holder yet: an end of this agent would be an I/O error");
+            self.front_end.context.clock.sleep(pause).await;
+            pause = (pause * 2).min(HOLDER_PAUSE_MAX);
         }
     }
 

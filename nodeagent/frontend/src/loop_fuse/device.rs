@@ -269,6 +269,17 @@ impl LoopDevice {
         Some(String::from_utf8_lossy(&info.file_name[..end]).into_owned())
     }
 
+    /// How often disks of this kernel have changed, when this one last did; see `diskseq` in the kernel's
+    /// Documentation/ABI/stable/sysfs-block. No two disks have had the same.
+    pub(crate) fn sequence(&self) -> Option<u64> {
+        std::fs::read_to_string(self.sys().join("diskseq")).ok()?.trim().parse().ok()
+    }
+
+    /// It was made for this file. Not known of a path too long for a label.
+    pub(crate) fn is_labelled(&self, file: &Path) -> bool {
+        self.label().is_some_and(|label| Path::new(&label) == file)
+    }
+
     /// It was made for a file below one of these directories.
     pub(crate) fn labelled_below<'a>(&self, mut dirs: impl Iterator<Item = &'a Path>) -> bool {
         self.label().is_some_and(|label| dirs.any(|dir| Path::new(&label).starts_with(dir)))

@@ -12,10 +12,10 @@ use super::place::Place;
 use crate::front_end::FrontEndError;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
 /// The word that tells an errand from a holder. What follows it is an [`Errand`] as JSON.
 pub(super) const WORD: &str = "--errand";
@@ -71,19 +71,12 @@ impl Errand {
     pub(super) fn send(&self, command: &HolderCommand) -> Result<u64, FrontEndError> {
         let failed = |error: &dyn std::fmt::Display| FrontEndError::Errand(format!("{self:?}: {error}"));
         let json = serde_json::to_string(self).map_err(|error| failed(&error))?;
-        let output = Command::new(&command.program)
-            .args(&command.arguments)
-            .args([WORD, &json])
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .env_clear()
-            .output()
-            .map_err(|error| failed(&error))?;
-        match serde_json::from_slice(&output.stdout) {
+        let ran = command.run(&[OsStr::new(WORD), OsStr::new(&json)], None)?;
+        match serde_json::from_str(&ran.output) {
             Ok(Outcome::Done(answer)) => Ok(answer),
             Ok(Outcome::Busy { device, by }) => Err(FrontEndError::Busy { device, by }),
             Ok(Outcome::Failed(text)) => Err(FrontEndError::Errand(text)),
-            Err(_) => Err(failed(&format!("it ended without an answer: {}", output.status))),
+            Err(_) => Err(failed(&format!("it ended without an answer: {}", ran.status))),
         }
     }
 
@@ -136,7 +129,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_none_is_an_error_that_names_the_errand() {
-        let command = HolderCommand { program: "/bin/true".into(), arguments: Vec::new() };
+        let command = HolderCommand { program: "/bin/true".into(), arguments: Vec::new(), keeper: None };
         let error = Errand::Remove { number: 7, lazily: false }.send(&command).unwrap_err().to_string();
         assert!(error.contains("Remove") && error.contains("without an answer"), "{error}");
     }

@@ -38,6 +38,9 @@ pub(crate) struct Remembered {
     pub(crate) read_only: bool,
     /// The number of the loop device, once there is one.
     pub(crate) loop_number: Option<u32>,
+    /// The kernel's count for what stands behind that number (Linux 5.15): another when it was set up again.
+    #[serde(default)]
+    pub(crate) disk_sequence: Option<u64>,
 }
 
 impl Remembered {
@@ -47,6 +50,7 @@ impl Remembered {
             name: spec.name.clone(),
             read_only: spec.read_only,
             loop_number: device.map(|device| device.number),
+            disk_sequence: device.and_then(LoopDevice::sequence),
         }
     }
 }
@@ -110,11 +114,17 @@ impl Place {
         serde_json::from_slice(&std::fs::read(self.memory()).ok()?).ok()
     }
 
-    /// The loop device over our file: the remembered one, if it still is ours, or the one that is found.
+    /// The loop device over our file: the remembered one, if it still is ours, or the one that is found. The path that
+    /// the kernel shows can't tell alone: it is cut short once the container that made the device is gone.
     pub(crate) fn device(&self) -> Option<LoopDevice> {
-        let ours = |device: &LoopDevice| device.backing().is_some_and(|backing| backing == self.file());
-        let remembered = self.recall().and_then(|what| what.loop_number).map(|number| LoopDevice { number });
-        remembered.filter(ours).or_else(|| LoopDevice::below(&self.0).into_iter().map(|(device, _)| device).find(ours))
+        let is_ours = |device: &LoopDevice| device.backing().is_some_and(|backing| backing == self.file());
+        let remembered = self.recall().and_then(|what| {
+            let device = LoopDevice { number: what.loop_number? };
+            let same = what.disk_sequence.is_some() && device.sequence() == what.disk_sequence && device.backing().is_some();
+            (same || is_ours(&device)).then_some(device)
+        });
+        let found = || LoopDevice::below(&self.0).into_iter().map(|(device, _)| device);
+        remembered.or_else(|| found().find(|device| is_ours(device) || device.is_labelled(&self.file())))
     }
 
     /// Removes whatever is left of an attachment whose session is gone. Answers, for people, what had to stay.

@@ -112,7 +112,29 @@ impl Lab {
     }
 
     pub(crate) fn serve_with(&self, more: &[&str]) -> Server {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        self.start(Command::new(std::env::current_exe().unwrap()), more)
+    }
+
+    /// In namespaces of its own for processes and mounts, as in a pod. The run directory must be [`Lab::share`]d.
+    pub(crate) fn serve_in_container(&self) -> Server {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child", "--mount", "--propagation", "unchanged", "--"]);
+        command.arg(std::env::current_exe().unwrap());
+        self.start(command, &["keeper"])
+    }
+
+    /// Mounts in the run directory are seen from all namespaces, and a keeper runs in it.
+    pub(crate) fn share(&self) -> Shared {
+        std::fs::create_dir_all(self.run_dir()).unwrap();
+        let dir = self.run_dir().display().to_string();
+        succeeds("mount", &["--bind", &dir, &dir]);
+        succeeds("mount", &["--make-shared", &dir]);
+        let mut shared = Shared { dir: self.run_dir(), keeper: None };
+        shared.start_keeper(self);
+        shared
+    }
+
+    fn start(&self, mut command: Command, more: &[&str]) -> Server {
         command.arg("serve").arg(self.run_dir()).arg(self.dir().join("backing")).arg(self.size.to_string()).args(more);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
@@ -175,7 +197,7 @@ impl Lab {
         let dir = self.dir().display().to_string();
         until("the holder exits", || self.holders().is_empty());
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        assert!(!mounts.contains(&dir), "a mount is left");
+        assert!(!mounts.contains(&format!("{dir}/run/loop-fuse")), "a mount is left");
         let loops = succeeds("losetup", &["-a"]);
         assert!(!loops.contains(&dir), "a loop device is left: {loops}");
         let left: Vec<_> = std::fs::read_dir(self.run_dir().join("loop-fuse")).map(Iterator::collect).unwrap_or_default();
@@ -197,6 +219,41 @@ impl Drop for Lab {
         if let Some(dir) = self.dir.take() {
             let _ = dir.close();
         }
+    }
+}
+
+/// A run directory that several namespaces see, with a keeper.
+pub(crate) struct Shared {
+    dir: PathBuf,
+    keeper: Option<Child>,
+}
+
+impl Shared {
+    pub(crate) fn start_keeper(&mut self, lab: &Lab) {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut child = command.arg("keep").arg(lab.run_dir()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line.trim(), "ready");
+        self.keeper = Some(child);
+    }
+
+    /// All that it started ends too, as in a container.
+    pub(crate) fn end_keeper(&mut self, lab: &Lab) {
+        let mut keeper = self.keeper.take().unwrap();
+        keeper.kill().unwrap();
+        keeper.wait().unwrap();
+        lab.holders().into_iter().for_each(kill);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(mut keeper) = self.keeper.take() {
+            let _ = keeper.kill();
+            let _ = keeper.wait();
+        }
+        let _ = Command::new("umount").arg("-l").arg(&self.dir).stderr(Stdio::null()).status();
     }
 }
 
@@ -264,6 +321,10 @@ impl Server {
     pub(crate) fn stop(&self) {
         let pid = nix::unistd::Pid::from_raw(self.pid());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    }
+
+    pub(crate) fn wait_for_end(&mut self) {
+        until("the server ends", || self.ended());
     }
 
     pub(crate) fn ended(&mut self) -> bool {

@@ -3,7 +3,7 @@
 use api_types::VolumeId;
 use client_volume::BlockError;
 use nodeagent_frontend::testing::{MemoryBlock, context};
-use nodeagent_frontend::{Attachment, FrontEnd, HolderCommand, LoopFuse, Spec};
+use nodeagent_frontend::{Attachment, FrontEnd, HolderCommand, Keeper, KeeperOptions, LoopFuse, Spec, keeper_socket};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -11,16 +11,22 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-/// `serve <run directory> <backing file> <size> [read-only]`
+/// `serve <run directory> <backing file> <size> [read-only] [keeper]`
 pub(crate) fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let run_dir = PathBuf::from(arguments.next().unwrap());
     let backing = PathBuf::from(arguments.next().unwrap());
     let size = arguments.next().unwrap().to_str().unwrap().parse().unwrap();
-    let read_only = arguments.next().is_some();
+    let more: Vec<OsString> = arguments.collect();
+    let has = |word: &str| more.iter().any(|one| one == word);
+    let (read_only, kept) = (has("read-only"), has("keeper"));
     let block = MemoryBlock::file(&backing, size).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
-        let holder = HolderCommand { program: std::env::current_exe().unwrap(), arguments: vec!["fuse-holder".into()] };
+        let holder = HolderCommand {
+            program: std::env::current_exe().unwrap(),
+            arguments: vec!["fuse-holder".into()],
+            keeper: kept.then(|| keeper_socket(&run_dir)),
+        };
         let front_end = LoopFuse::new(run_dir, holder, context());
         let spec = Spec { volume: VolumeId(7), name: "lab".to_owned(), read_only };
         match front_end.export(block.device(), spec).await {
@@ -31,6 +37,16 @@ pub(crate) fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
             Err(error) => println!("error: {error}"),
         }
     });
+    ExitCode::SUCCESS
+}
+
+/// `keep <run directory>`
+pub(crate) fn keep(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let run_dir = PathBuf::from(arguments.next().unwrap());
+    let program = std::env::current_exe().unwrap();
+    let keeper = Keeper::start(KeeperOptions { run_dir, program, arguments: vec!["fuse-holder".into()] }).unwrap();
+    println!("ready");
+    keeper.run().unwrap();
     ExitCode::SUCCESS
 }
 
