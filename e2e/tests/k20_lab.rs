@@ -41,8 +41,10 @@ fn three_nodes_are_ready_and_a_pod_reaches_another_by_the_name_of_its_service() 
     for name in ["server", "caller"] {
         api.wait_pod(SPACE, name).unwrap();
     }
-    api.wait("the service to answer", || Ok(api.shell(SPACE, "caller", "wget -qO- http://server.default.svc.cluster.local").is_ok()))
-        .unwrap();
+    api.wait("the service to answer", || {
+        Ok(api.shell(SPACE, "caller", "wget -qO- http://server.default.svc.cluster.local").is_ok())
+    })
+    .unwrap();
     let answer = api.shell(SPACE, "caller", "wget -qO- http://server").unwrap();
     assert_eq!(answer.trim(), "server");
     // The API itself is a service too, as every controller in a pod expects.

@@ -15,7 +15,8 @@ fn a_claim_is_bound_and_mounted_and_its_data_follows_the_pod_to_another_node() {
     let began = kube_pods::now();
     workload.run_on("n1").unwrap();
     println!("claimed, attached, mounted and running after {:.1} s", began.elapsed().as_secs_f64());
-    let sum = workload.shell("dd if=/dev/urandom of=/data/file bs=1M count=64 conv=fsync 2>/dev/null; sha256sum /data/file").unwrap();
+    let sum =
+        workload.shell("dd if=/dev/urandom of=/data/file bs=1M count=64 conv=fsync 2>/dev/null; sha256sum /data/file").unwrap();
     workload.stop().unwrap();
     workload.run_on("n2").unwrap();
     assert_eq!(workload.shell("sha256sum /data/file").unwrap(), sum);

@@ -36,8 +36,8 @@ fn a_bare_device_keeps_its_bytes_on_another_node() {
     workload.run_on("n2").unwrap();
     let size = workload.shell("blockdev --getsize64 /dev/volume").unwrap();
     assert_eq!(size.trim(), (128u64 << 20).to_string());
-    let script = "dd if=/dev/urandom of=/tmp/x bs=1M count=16 2>/dev/null; dd if=/tmp/x of=/dev/volume bs=1M oflag=direct \
-                  conv=fsync 2>/dev/null; sha256sum < /tmp/x";
+    let script = "dd if=/dev/urandom of=/x bs=1M count=16 2>/dev/null; dd if=/x of=/dev/volume bs=1M oflag=direct \
+                  conv=fsync 2>/dev/null; sha256sum < /x";
     let sum = workload.shell(script).unwrap();
     workload.stop().unwrap();
     workload.run_on("n3").unwrap();

@@ -6,9 +6,9 @@
 
 mod packages;
 
+use crate::Outcome;
 use crate::run::is_installed;
 use crate::test::{Done, Step, cargo_in, finish, install, run_steps, target_directory};
-use crate::Outcome;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -64,7 +64,8 @@ impl ControlPlane {
             "kube-controller-manager" => self.controllers(),
             "kube-scheduler" => self.scheduler(),
             "dns" => self.with(&self.programs.built("dns"), &[format!("-conf={}", self.dir.join("dns.conf").display())]),
-            _ => self.with(&self.programs.built("kube-proxy"), &[format!("--config={}", self.dir.join("hub-proxy.yaml").display())]),
+            _ => self
+                .with(&self.programs.built("kube-proxy"), &[format!("--config={}", self.dir.join("hub-proxy.yaml").display())]),
         };
         self.daemons.start(name, command).map(drop)
     }

@@ -62,7 +62,20 @@ fn basalt(lab: &Lab) -> Result<Image> {
     crate::run_program("strip", &["-o", &stripped.to_string_lossy(), &binary.to_string_lossy()])
         .with_context(|| format!("could not strip {}", binary.display()))?;
     image.add_program(&stripped, "/usr/bin/basalt")?;
-    for tool in ["mkfs.ext4", "e2fsck", "resize2fs", "tune2fs", "mkfs.xfs", "xfs_repair", "xfs_growfs", "mount", "umount", "blkid", "losetup", "nsenter"] {
+    for tool in [
+        "mkfs.ext4",
+        "e2fsck",
+        "resize2fs",
+        "tune2fs",
+        "mkfs.xfs",
+        "xfs_repair",
+        "xfs_growfs",
+        "mount",
+        "umount",
+        "blkid",
+        "losetup",
+        "nsenter",
+    ] {
         image.add_tool(tool)?;
     }
     image.add_busybox()?;
