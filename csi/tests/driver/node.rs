@@ -291,7 +291,7 @@ async fn a_request_that_is_wrong_names_its_field() {
         assert_eq!(status.code(), Code::InvalidArgument);
         assert!(status.message().contains(field), "{field}: {}", status.message());
     }
-    let publish = csi::proto::NodePublishVolumeRequest {
+    let publish = NodePublishVolumeRequest {
         volume_id: volume.clone(),
         target_path: text(&driver.target()),
         volume_capability: Some(filesystem("ext4")),

@@ -181,7 +181,7 @@ impl Drop for Driver {
 }
 
 /// Waits for nothing: the channel connects when it is used, and again after a restart.
-async fn connect(socket: &Path) -> Channel {
+pub(crate) async fn connect(socket: &Path) -> Channel {
     let socket = socket.to_owned();
     let connector = tower::service_fn(move |_| {
         let socket = socket.clone();
