@@ -1,9 +1,7 @@
 //! A claim becomes a disk under a pod, and its data outlives what happens to pods.
 
-mod kube_pods;
-
-use e2e::kube::{Lab, basalt};
-use kube_pods::Workload;
+use e2e::kube::pods::Workload;
+use e2e::kube::{Lab, basalt, pods};
 
 #[test]
 fn a_claim_is_bound_and_mounted_and_its_data_follows_the_pod_to_another_node() {
@@ -12,7 +10,7 @@ fn a_claim_is_bound_and_mounted_and_its_data_follows_the_pod_to_another_node() {
     basalt::install(&api).unwrap();
     let workload = Workload::new(&api, "move");
     workload.claim("256Mi", "Filesystem").unwrap();
-    let began = kube_pods::now();
+    let began = pods::now();
     workload.run_on("n1").unwrap();
     println!("claimed, attached, mounted and running after {:.1} s", began.elapsed().as_secs_f64());
     let sum =

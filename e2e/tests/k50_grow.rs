@@ -1,9 +1,7 @@
 //! Claims that grow, and claims that are bare devices.
 
-mod kube_pods;
-
+use e2e::kube::pods::{SPACE, Workload};
 use e2e::kube::{Lab, basalt};
-use kube_pods::{SPACE, Workload};
 
 #[test]
 fn a_mounted_volume_grows_while_it_is_used() {

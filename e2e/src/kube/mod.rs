@@ -21,6 +21,7 @@ mod lab;
 mod network;
 mod node;
 mod pki;
+pub mod pods;
 mod process;
 mod programs;
 

@@ -1,11 +1,12 @@
 //! A claim and the pod that uses it.
 
+use super::{Api, images};
 use anyhow::Result;
-use e2e::kube::{Api, images};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use serde_json::{Value, json};
 use std::time::Instant;
 
+/// The namespace the tests' claims and pods are in.
 pub const SPACE: &str = "default";
 
 /// For figures that are printed; nothing is decided by them.
@@ -29,10 +30,12 @@ impl<'a> Workload<'a> {
         workload
     }
 
+    /// The pods of that namespace.
     pub fn pods(&self) -> kube::Api<Pod> {
         self.api.namespaced(SPACE)
     }
 
+    /// The claims of that namespace.
     pub fn claims(&self) -> kube::Api<PersistentVolumeClaim> {
         self.api.namespaced(SPACE)
     }
