@@ -107,7 +107,7 @@ impl Group {
         let members = self.members();
         let Some(member) = members.iter().find(|member| member.id == id) else { return Ok(members) };
         if member.voter {
-            check_majority(&members, id)?;
+            self.await_majority(id).await?;
         }
         if id == self.id() {
             self.hand_over(self.timing().election_max * 2).await;
@@ -122,6 +122,20 @@ impl Group {
             raft.change_membership(ChangeMembers::RemoveNodes([id].into()), false).await.map_err(write_error)?;
         }
         Ok(self.members())
+    }
+
+    /// Like [`check_majority`], but a leader that has only just been elected gets the time to hear from the others.
+    async fn await_majority(&self, without: u64) -> Result<(), GroupError> {
+        let (every, bound) = (self.timing().election_max / 4, self.timing().election_max * 3);
+        let patient = async {
+            while check_majority(&self.members(), without).is_err() && self.is_leader() {
+                tokio::time::sleep(every).await;
+            }
+        };
+        // Whether it took too long is seen by the last look.
+        let _ = tokio::time::timeout(bound, patient).await;
+        self.must_lead()?;
+        check_majority(&self.members(), without)
     }
 
     fn must_lead(&self) -> Result<(), GroupError> {
