@@ -203,7 +203,7 @@ mod tests {
 
     /// Not /tmp: that may be a filesystem without direct I/O.
     fn place() -> tempfile::TempDir {
-        tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR").to_owned() + "/../").unwrap()
+        tempfile::tempdir_in(".").unwrap()
     }
 
     fn args(path: &Path, overwrite: Option<String>) -> FormatArgs {

@@ -77,9 +77,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// The root of the clone.
+/// The root of the clone this was started in. That of the build may be another one, and gone: clones share a target folder.
 fn root() -> PathBuf {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let manifest = Path::new(&manifest);
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 

@@ -128,7 +128,7 @@ fn run(test: impl Future<Output = ()>) {
 fn on_a_file(backend: Backend, options: file::Options) {
     run(async {
         // Beside the sources, where there is a disk: main memory may refuse direct I/O.
-        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let directory = tempfile::tempdir_in(".").unwrap();
         let path = directory.path().join("disk");
         File::create(&path).unwrap().set_len(SIZE).unwrap();
         let executor = Executor::start(disk::Options { backend: Some(backend), ..disk::Options::default() }).unwrap();

@@ -26,7 +26,7 @@ const READS: u32 = 20_000;
 fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let directory = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).map(PathBuf::from);
-    let directory = directory.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target"));
+    let directory = directory.unwrap_or_else(|| PathBuf::from("../../target"));
     std::fs::create_dir_all(&directory).unwrap();
     let path = directory.join(format!("engine-bench-{}", std::process::id()));
     tokio::task::LocalSet::new().block_on(&runtime, measure(path.clone()));

@@ -8,7 +8,7 @@ use tokio::task::LocalSet;
 
 fn directory() -> tempfile::TempDir {
     // Beside the sources, where there is a disk: main memory may refuse direct I/O.
-    tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap()
+    tempfile::tempdir_in(".").unwrap()
 }
 
 fn sized(directory: &tempfile::TempDir, bytes: u64) -> PathBuf {

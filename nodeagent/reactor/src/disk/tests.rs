@@ -8,7 +8,7 @@ const BACKENDS: [Backend; 3] = [Backend::Ring, Backend::Aio, Backend::Threads];
 
 fn direct_file(bytes: u64) -> (tempfile::TempDir, File) {
     // Beside the build, where there is a disk: main memory may refuse direct I/O.
-    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let directory = tempfile::tempdir_in(".").unwrap();
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).custom_flags(libc::O_DIRECT);
     let file = options.open(directory.path().join("disk")).unwrap();
