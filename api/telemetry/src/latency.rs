@@ -199,6 +199,8 @@ struct Source {
     seen_count: u64,
     seen_nanos: u64,
     seen: Box<[u32; BUCKETS]>,
+    /// Values taken from the buckets so far. May be ahead of `seen_count`: a value is in its bucket before it is counted.
+    taken: u64,
 }
 
 /// A distribution since the process began.
@@ -231,7 +233,7 @@ impl LatencyBook {
             nanos: AtomicU64::new(0),
             buckets: [const { AtomicU32::new(0) }; BUCKETS],
         });
-        let source = Source { cells: Arc::clone(&cells), seen_count: 0, seen_nanos: 0, seen: Box::new([0; BUCKETS]) };
+        let source = Source { cells: Arc::clone(&cells), seen_count: 0, seen_nanos: 0, seen: Box::new([0; BUCKETS]), taken: 0 };
         self.pages.lock().entry((operation, stage)).or_default().sources.push(source);
         Recorder { cells, one_thread: PhantomData }
     }
@@ -294,7 +296,6 @@ impl Source {
 
     /// Adds what is new to `counts` and `total`; returns how many values that were.
     fn take(&mut self, counts: &mut [u32; BUCKETS], total: &mut Totals) -> u64 {
-        let before = self.seen_count;
         self.seen_count = self.cells.count.load(Ordering::Acquire);
         let nanos = self.cells.nanos.load(Ordering::Relaxed);
         total.seconds += Duration::from_nanos(nanos.wrapping_sub(self.seen_nanos)).as_secs_f64();
@@ -310,7 +311,8 @@ impl Source {
                 taken += u64::from(new);
             }
         }
-        debug_assert!(taken >= self.seen_count - before, "a value was counted and is in no bucket");
+        self.taken += taken;
+        debug_assert!(self.taken >= self.seen_count, "a value was counted and is in no bucket");
         total.count += taken;
         taken
     }
@@ -319,6 +321,23 @@ impl Source {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_that_is_taken_before_it_is_counted_is_taken_once() {
+        let book = LatencyBook::default();
+        let recorder = book.recorder(Operation::Write, Stage::Total);
+        let duration = Duration::from_micros(100);
+        recorder.record(duration);
+        // Another one, as far as its thread comes before it counts it.
+        recorder.cells.buckets[bucket_of(duration)].fetch_add(1, Ordering::Relaxed);
+        book.turn(1000);
+        recorder.cells.count.fetch_add(1, Ordering::Release);
+        book.turn(1001);
+        recorder.record(duration);
+        book.turn(1002);
+        let counts: Vec<_> = book.seconds(Operation::Write, Stage::Total, 0).iter().map(|second| second.count).collect();
+        assert_eq!(counts, [2, 1]);
+    }
 
     #[test]
     fn a_second_holds_what_was_recorded_in_it_by_all() {
