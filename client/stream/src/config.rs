@@ -15,6 +15,9 @@ pub struct Config {
     pub in_flight_bytes_max: u32,
     /// Most units sent and not yet committed, per writer.
     pub in_flight_units_max: u32,
+    /// Most units sent to one copy and not yet answered by it. It bounds how fast a slow copy can be pursued: this many
+    /// units in the time it takes for one.
+    pub copy_units_max: u32,
     /// Most bytes that wait in a writer's queue before they are sent; appends beyond are refused as `Unavailable`.
     pub queued_bytes_max: u64,
     /// Most bytes held for copies that are behind, per writer, all chunks together. Beyond, the copy that is furthest
@@ -86,6 +89,7 @@ impl Default for Config {
             node: None,
             in_flight_bytes_max: 16 << 20,
             in_flight_units_max: 512,
+            copy_units_max: 2048,
             queued_bytes_max: 64 << 20,
             chase_bytes_max: 32 << 20,
             chase_time: Duration::from_secs(2),

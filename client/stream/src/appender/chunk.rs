@@ -157,7 +157,7 @@ impl Chunk {
                 CopyState::GivenUp => continue,
                 CopyState::Waiting { until } if now < until => continue,
                 CopyState::Waiting { .. } => 1,
-                CopyState::Live => config.in_flight_units_max,
+                CopyState::Live => config.copy_units_max,
             };
             if copy.in_flight_units >= units_max || copy.in_flight_bytes >= config.in_flight_bytes_max {
                 continue;

@@ -99,6 +99,7 @@ impl World {
             chase_bytes_max: 64 << 10,
             chase_rest_max: 8 << 10,
             in_flight_units_max: 8,
+            copy_units_max: 16,
             closing_max: 2,
             ..Config::default()
         };

@@ -52,7 +52,7 @@ impl ClientOptions {
         ClientOptions {
             cluster,
             name: name.to_owned(),
-            requests_max: 1024,
+            requests_max: 4096,
             queued_bytes_max: 64 << 20,
             connect_timeout: Duration::from_secs(1),
             pause_min: Duration::from_millis(20),

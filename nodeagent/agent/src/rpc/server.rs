@@ -36,7 +36,7 @@ impl Default for ServerOptions {
     fn default() -> Self {
         ServerOptions {
             connections_max: 1024,
-            requests_max: 256,
+            requests_max: 2048,
             bytes_max: 8 << 20,
             stall: Duration::from_secs(10),
             idle_periods: 60,
