@@ -36,10 +36,10 @@ pub(crate) enum Command {
     /// Make, look at, attach, trace and delete volumes.
     #[command(subcommand)]
     Volume(VolumeCommand),
-    /// List the nodes; forget one that is gone for good.
+    /// List the nodes, take one out for a while, forget one that is gone for good.
     #[command(subcommand)]
     Node(NodeCommand),
-    /// List devices, look at one, make one ours.
+    /// List devices, look at one, make one ours, empty one and remove it.
     #[command(subcommand)]
     Device(DeviceCommand),
     /// Run a master; or list, add and remove masters.

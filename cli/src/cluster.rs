@@ -4,6 +4,7 @@ use crate::connect::Connection;
 use crate::failure::Failure;
 use crate::output::{Format, print, table};
 use crate::status::{self, devices_table, members_table, nodes_table};
+use crate::upkeep::{self, MaintenanceArgs, MayStopArgs};
 use api_types::NodeName;
 use api_wire::proto::master as pb;
 use clap::Subcommand;
@@ -44,6 +45,10 @@ pub(crate) enum NodeCommand {
         #[command(flatten)]
         connection: Connection,
     },
+    /// Take a node out for a while: it gets no new chunks, and nothing is rebuilt for its silence.
+    Maintenance(MaintenanceArgs),
+    /// Say whether a node's agent may stop now, and what is in the way.
+    MayStop(MayStopArgs),
     /// Forget a node that is gone for good, with its devices: their copies are made again elsewhere at once.
     Forget {
         /// Its name.
@@ -95,6 +100,8 @@ pub(crate) async fn node(command: NodeCommand, format: Format) -> Result<(), Fai
             let status = status::fetch(&connection.connect()?).await?;
             Ok(print(format, &status.nodes, |nodes| nodes_table(nodes))?)
         }
+        NodeCommand::Maintenance(args) => upkeep::maintenance(args, format).await,
+        NodeCommand::MayStop(args) => upkeep::may_stop(args, format).await,
         NodeCommand::Forget { node, connection } => {
             let name = NodeName(node);
             let forgotten = connection.connect()?.forget_node(&name).await;

@@ -5,6 +5,7 @@ use crate::drill::SlowArgs;
 use crate::failure::{Failure, Kind};
 use crate::output::{Format, print};
 use crate::size;
+use crate::upkeep::{EvacuateArgs, RemoveArgs};
 use anyhow::{Context, anyhow};
 use api_types::{Clock, ClusterId};
 use clap::Subcommand;
@@ -34,6 +35,10 @@ pub(crate) enum DeviceCommand {
         /// The block device or file.
         path: PathBuf,
     },
+    /// Move all copies off a device, so that it can be removed.
+    Evacuate(EvacuateArgs),
+    /// Strike a device off for good. Refused while any chunk has a copy on it.
+    Remove(RemoveArgs),
     /// Make an agent's device slow for a while, as a drill. Refused unless the agent runs with --allow-faults.
     Slow(SlowArgs),
 }

@@ -14,6 +14,7 @@ mod output;
 mod services;
 mod size;
 mod status;
+mod upkeep;
 mod volume;
 
 use args::{Cli, Command};
@@ -46,6 +47,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Device(DeviceCommand::List { connection }) => services::block_on(cluster::devices(&connection, format)),
         Command::Device(DeviceCommand::Format(args)) => services::block_on_local(device::format(args, format)),
         Command::Device(DeviceCommand::Inspect { path }) => services::block_on_local(device::inspect(&path, format)),
+        Command::Device(DeviceCommand::Evacuate(args)) => services::block_on(upkeep::evacuate(args, format)),
+        Command::Device(DeviceCommand::Remove(args)) => services::block_on(upkeep::remove(args, format)),
         Command::Device(DeviceCommand::Slow(args)) => services::block_on(drill::slow(args, format)),
         Command::Master(MasterCommand::Run(args)) => services::master(*args),
         Command::Master(command) => services::block_on(cluster::member(command, format)),

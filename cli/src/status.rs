@@ -54,6 +54,7 @@ pub(crate) struct Node {
     pub(crate) node: String,
     pub(crate) liveness: String,
     pub(crate) silent_ms: u64,
+    pub(crate) maintenance: bool,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) devices: Vec<Device>,
 }
@@ -70,6 +71,8 @@ pub(crate) struct Device {
     pub(crate) chunks: u64,
     pub(crate) repairs: u64,
     pub(crate) deletes: u64,
+    pub(crate) open: u64,
+    pub(crate) evacuating: bool,
 }
 
 #[derive(Serialize, Debug, Default)]
@@ -79,6 +82,7 @@ struct Chunks {
     under_replicated: u64,
     in_repair: u64,
     lost: u64,
+    moving: u64,
 }
 
 #[derive(Serialize, Debug)]
@@ -138,6 +142,7 @@ fn read(status: pb::Status, volumes: &[VolumeRecord], pools: &[PoolRecord]) -> S
         under_replicated: counts.under_replicated,
         in_repair: counts.in_repair,
         lost: counts.lost,
+        moving: counts.moving,
     });
     let last = status.log_last_index;
     Status {
@@ -175,6 +180,7 @@ fn read_node(node: pb::NodeStatus) -> Node {
         node: node.node,
         liveness: node.liveness,
         silent_ms: node.silent_ms,
+        maintenance: node.maintenance,
         labels: node.labels.into_iter().collect(),
         devices: node.devices.into_iter().map(read_device).collect(),
     }
@@ -193,14 +199,16 @@ fn read_device(device: pb::DeviceStatus) -> Device {
         chunks: device.chunks,
         repairs: device.repairs,
         deletes: device.deletes,
+        open: device.open,
+        evacuating: device.evacuating,
     }
 }
 
 fn page(status: &Status) -> String {
     let chunks = &status.chunks;
     let counts = format!(
-        "chunks: {} in all, {} open, {} under-replicated, {} in repair, {} lost",
-        chunks.total, chunks.open, chunks.under_replicated, chunks.in_repair, chunks.lost
+        "chunks: {} in all, {} open, {} under-replicated, {} in repair, {} moving, {} lost",
+        chunks.total, chunks.open, chunks.under_replicated, chunks.in_repair, chunks.moving, chunks.lost
     );
     let leader = status.leader.map_or_else(|| "nobody".to_owned(), |leader| format!("master {leader}"));
     let pools = table(
@@ -241,7 +249,7 @@ pub(crate) fn nodes_table(nodes: &[Node]) -> String {
             let labels: Vec<_> = node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
             [
                 node.node.clone(),
-                node.liveness.clone(),
+                if node.maintenance { format!("{}, maintenance", node.liveness) } else { node.liveness.clone() },
                 node.devices.len().to_string(),
                 size::show(node.devices.iter().map(|device| device.capacity_bytes).sum()),
                 size::show(node.devices.iter().map(|device| device.free_bytes).sum()),
@@ -250,6 +258,11 @@ pub(crate) fn nodes_table(nodes: &[Node]) -> String {
             ]
         }),
     )
+}
+
+fn device_state(device: &Device) -> String {
+    let state = if device.healthy { device.liveness.as_str() } else { "failed" };
+    if device.evacuating { format!("{state}, evacuating") } else { state.to_owned() }
 }
 
 pub(crate) fn devices_table(nodes: &[Node]) -> String {
@@ -261,7 +274,7 @@ pub(crate) fn devices_table(nodes: &[Node]) -> String {
                 device.device.clone(),
                 node.node.clone(),
                 device.media.clone(),
-                if device.healthy { device.liveness.clone() } else { "failed".to_owned() },
+                device_state(device),
                 size::show(device.capacity_bytes),
                 size::show(device.free_bytes),
                 device.chunks.to_string(),

@@ -3,7 +3,7 @@
 use crate::leader::Leader;
 use crate::status;
 use api_types::master::{Error, Grant, NodeReport, SealChunk, VolumeRecord};
-use api_types::{ChunkId, Epoch, NodeName, RequestId, StreamId, VolumeId};
+use api_types::{ChunkId, DeviceId, Epoch, NodeName, RequestId, StreamId, VolumeId};
 use api_wire::convert::{need, request_id, to_status};
 use api_wire::proto::master as pb;
 use api_wire::proto::master::get_volume_request::By;
@@ -366,6 +366,37 @@ impl Master for Service {
         let request = request.into_inner();
         self.apply(&request.request_id, Body::ForgetNode(NodeName(request.node))).await?;
         Ok(Response::new(pb::ForgetNodeResponse {}))
+    }
+
+    async fn set_maintenance(&self, request: Request<pb::SetMaintenanceRequest>) -> Answer<pb::SetMaintenanceResponse> {
+        let request = request.into_inner();
+        let body = Body::SetMaintenance { node: NodeName(request.node), on: request.on };
+        self.apply(&request.request_id, body).await?;
+        Ok(Response::new(pb::SetMaintenanceResponse {}))
+    }
+
+    async fn evacuate_device(&self, request: Request<pb::EvacuateDeviceRequest>) -> Answer<pb::EvacuateDeviceResponse> {
+        let request = request.into_inner();
+        let body = Body::EvacuateDevice { device: DeviceId(request.device), on: request.on };
+        self.apply(&request.request_id, body).await?;
+        Ok(Response::new(pb::EvacuateDeviceResponse {}))
+    }
+
+    async fn remove_device(&self, request: Request<pb::RemoveDeviceRequest>) -> Answer<pb::RemoveDeviceResponse> {
+        let request = request.into_inner();
+        self.apply(&request.request_id, Body::RemoveDevice(DeviceId(request.device))).await?;
+        Ok(Response::new(pb::RemoveDeviceResponse {}))
+    }
+
+    async fn check_stop(&self, request: Request<pb::CheckStopRequest>) -> Answer<pb::CheckStopResponse> {
+        let node = NodeName(request.into_inner().node);
+        // Somebody will stop an agent because of it.
+        let check = self.read_at(Consistency::Quorum, move |state| state.stop_check(&node)).await?.map_err(Failed::State)?;
+        Ok(Response::new(pb::CheckStopResponse {
+            may_stop: check.blockers.is_empty(),
+            blockers: check.blockers,
+            attached: check.attached.into_iter().map(|volume| volume.0).collect(),
+        }))
     }
 
     async fn get_status(&self, _: Request<pb::GetStatusRequest>) -> Answer<pb::GetStatusResponse> {

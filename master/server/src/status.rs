@@ -5,7 +5,7 @@ use api_types::master::Error;
 use api_wire::convert::{not_leader, to_status};
 use api_wire::proto::master as pb;
 use master_raft::{Group, GroupError, Member};
-use master_state::{DeviceView, NodeView};
+use master_state::{DeviceView, NodeView, Presence, State};
 use tonic::Status;
 
 pub(crate) fn member(member: Member) -> pb::Member {
@@ -24,6 +24,9 @@ pub(crate) fn group_failed(error: &GroupError) -> Status {
 pub(crate) fn status(group: &Group, leader: &Leader) -> pb::Status {
     let of_group = group.status();
     let leads = group.is_leader();
+    let voters = of_group.members.iter().filter(|member| member.voter);
+    let masters = voters.clone().count() as u64;
+    let masters_heard = if leads { voters.filter(|member| member.heard).count() as u64 } else { 0 };
     let members = of_group
         .members
         .into_iter()
@@ -43,7 +46,28 @@ pub(crate) fn status(group: &Group, leader: &Leader) -> pb::Status {
         log_last_index: of_group.last_index,
         applied_index: of_group.applied_index,
         snapshot_index: of_group.snapshot_index,
+        health: Some(pb::Health { masters, masters_heard, masters_needed: masters / 2 + 1, ..health(state) }),
     })
+}
+
+/// All of it but the masters.
+fn health(state: &State) -> pb::Health {
+    let (chunks, nodes, volumes) = (state.chunk_counts(), state.nodes(), state.volumes());
+    let is_up = |device: &&DeviceView| device.state.healthy && device.state.presence == Presence::Up;
+    let devices = || nodes.iter().flat_map(|node| &node.devices);
+    pb::Health {
+        under_replicated: chunks.under_replicated,
+        lost: chunks.lost,
+        moving: chunks.moving,
+        nodes: nodes.len() as u64,
+        nodes_up: nodes.iter().filter(|node| node.presence == Presence::Up).count() as u64,
+        nodes_in_maintenance: nodes.iter().filter(|node| node.maintenance).count() as u64,
+        devices: devices().count() as u64,
+        devices_up: devices().filter(is_up).count() as u64,
+        volumes: volumes.len() as u64,
+        volumes_attached: volumes.iter().filter(|volume| volume.attached.is_some()).count() as u64,
+        ..pb::Health::default()
+    }
 }
 
 fn counts(counts: master_state::ChunkCounts) -> pb::ChunkCounts {
@@ -53,6 +77,7 @@ fn counts(counts: master_state::ChunkCounts) -> pb::ChunkCounts {
         under_replicated: counts.under_replicated,
         in_repair: counts.in_repair,
         lost: counts.lost,
+        moving: counts.moving,
     }
 }
 
@@ -62,6 +87,7 @@ fn node(view: NodeView, leader: &Leader, leads: bool) -> pb::NodeStatus {
         node: view.node.0,
         labels: view.labels.into_iter().collect(),
         liveness: view.presence.as_str().to_owned(),
+        maintenance: view.maintenance,
         devices: view.devices.into_iter().map(device).collect(),
     }
 }
@@ -77,5 +103,7 @@ fn device(view: DeviceView) -> pb::DeviceStatus {
         chunks: view.chunks,
         deletes: view.deletes,
         repairs: view.repairs,
+        open: view.open,
+        evacuating: view.evacuating,
     }
 }

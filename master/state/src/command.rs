@@ -145,6 +145,22 @@ pub enum Body {
     OpenFile(StreamId),
     /// Removes a file with its chunks, or an empty directory. Nothing below `/volumes`.
     Remove(String),
+    /// Takes a node out for a while, or back in. The same again is no error.
+    SetMaintenance {
+        /// Which.
+        node: NodeName,
+        /// Out.
+        on: bool,
+    },
+    /// Moves all copies off a device, or stops doing so. The same again is no error.
+    EvacuateDevice {
+        /// Which.
+        device: DeviceId,
+        /// Move them.
+        on: bool,
+    },
+    /// Strikes a device off for good. Refused while any chunk has a copy on it.
+    RemoveDevice(DeviceId),
 }
 
 /// A pool to be made.
@@ -253,6 +269,12 @@ pub enum Event {
     RepairDone(ChunkId, DeviceId),
     /// A copy could not be made.
     RepairFailed(ChunkId, DeviceId, String),
+    /// A node went into maintenance, or came out of it.
+    NodeMaintenance(NodeName, bool),
+    /// A device is to be emptied, or not any more.
+    DeviceEvacuation(DeviceId, bool),
+    /// A device was struck off.
+    DeviceRemoved(DeviceId),
 }
 
 /// The whole effect of a command, for whoever gave it.

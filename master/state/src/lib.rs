@@ -22,6 +22,7 @@ mod pools;
 mod repair;
 mod report;
 mod state;
+mod upkeep;
 mod volumes;
 
 pub use command::{Body, Command, Event, FileLease, NewPool, NewVolume, Outcome, Reply};
@@ -30,3 +31,4 @@ pub use namespace::{DirectoryId, Entry, PartitionId, partition_of};
 pub use nodes::{DeviceState, DeviceView, NodeView, Presence};
 pub use repair::ChunkCounts;
 pub use state::{DecodeError, State};
+pub use upkeep::StopCheck;

@@ -2,6 +2,7 @@
 
 use crate::command::{Event, Reply};
 use crate::state::State;
+use crate::upkeep::Upkeep;
 use api_types::master::{DeviceAddress, DeviceReport, Error, NodeReport};
 use api_types::unit::Alignment;
 use api_types::{ChunkId, DeviceId, NodeName};
@@ -71,14 +72,19 @@ pub(crate) struct Doomed {
 }
 
 impl Device {
-    /// Its copies count as lost: silent for too long, or reported broken.
-    pub(crate) fn lost(&self) -> bool {
-        self.presence == Presence::Lost || !self.healthy
+    /// Its copies count as lost: silent for too long without leave, or reported broken.
+    pub(crate) fn lost(&self, upkeep: &Upkeep) -> bool {
+        !self.healthy || (self.presence == Presence::Lost && !upkeep.in_maintenance(&self.address.node))
+    }
+
+    /// Its copies can be read now.
+    pub(crate) fn is_up(&self) -> bool {
+        self.presence == Presence::Up && self.healthy
     }
 
     /// Takes new chunks.
-    pub(crate) fn takes_chunks(&self) -> bool {
-        self.presence == Presence::Up && self.healthy
+    pub(crate) fn takes_chunks(&self, upkeep: &Upkeep) -> bool {
+        self.is_up() && !upkeep.in_maintenance(&self.address.node) && !upkeep.evacuates(self.address.device)
     }
 
     /// Bytes that new chunks may take: the smaller of our count and its report.
@@ -106,6 +112,10 @@ pub struct DeviceView {
     pub deletes: u64,
     /// Copies it is to make.
     pub repairs: u64,
+    /// Chunks here that are open: they can't be moved yet.
+    pub open: u64,
+    /// Its copies are being moved away.
+    pub evacuating: bool,
 }
 
 /// See [`DeviceView::state`].
@@ -126,6 +136,8 @@ pub struct NodeView {
     pub labels: BTreeMap<String, String>,
     /// What its silence says.
     pub presence: Presence,
+    /// It is out for a while: nothing is rebuilt for it.
+    pub maintenance: bool,
     /// Its devices.
     pub devices: Vec<DeviceView>,
 }
@@ -139,8 +151,9 @@ impl State {
         let node = Node { labels: report.labels.clone(), presence: Presence::Up };
         self.nodes.insert(report.node.clone(), node);
         events.push(Event::NodeRegistered(report.node.clone()));
-        for device in &report.devices {
-            self.observe_device(device, events);
+        let known = |device: &&DeviceReport| !self.upkeep.is_removed(device.address.device);
+        for device in report.devices.iter().filter(known).cloned().collect::<Vec<_>>() {
+            self.observe_device(&device, events);
             self.set_device_presence(device.address.device, Presence::Up, events);
         }
         for result in &report.done {
@@ -238,10 +251,11 @@ impl State {
         if device.presence == presence {
             return;
         }
-        let was_lost = device.lost();
+        let was_lost = device.lost(&self.upkeep);
         device.presence = presence;
         events.push(Event::DevicePresence(id, presence));
-        if self.devices.get(&id).is_some_and(|device| device.lost() != was_lost) {
+        // Copies too many are only dropped while enough others are up: one that comes back may be what was waited for.
+        if presence == Presence::Up || self.devices.get(&id).is_some_and(|device| device.lost(&self.upkeep) != was_lost) {
             self.device_changed(id, events);
         }
     }
@@ -263,6 +277,7 @@ impl State {
             self.forget_device(id, events);
         }
         self.nodes.remove(name);
+        self.upkeep.forget_node(name);
         events.push(Event::NodeForgotten(name.clone()));
         Ok(Reply::Done)
     }
@@ -270,13 +285,17 @@ impl State {
     /// Nodes with their devices.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeView> {
-        let of = |name: &NodeName| self.devices.values().filter(|device| device.address.node == *name).map(view).collect();
+        let of = |name: &NodeName| {
+            let devices = self.devices.values().filter(|device| device.address.node == *name);
+            devices.map(|device| view(device, &self.upkeep)).collect()
+        };
         self.nodes
             .iter()
             .map(|(name, node)| NodeView {
                 node: name.clone(),
                 labels: node.labels.clone(),
                 presence: node.presence,
+                maintenance: self.upkeep.in_maintenance(name),
                 devices: of(name),
             })
             .collect()
@@ -291,11 +310,11 @@ impl State {
     /// One device.
     #[must_use]
     pub fn device(&self, id: DeviceId) -> Option<DeviceView> {
-        self.devices.get(&id).map(view)
+        self.devices.get(&id).map(|device| view(device, &self.upkeep))
     }
 }
 
-fn view(device: &Device) -> DeviceView {
+fn view(device: &Device, upkeep: &Upkeep) -> DeviceView {
     DeviceView {
         address: device.address.clone(),
         capacity_bytes: device.capacity_bytes,
@@ -305,5 +324,7 @@ fn view(device: &Device) -> DeviceView {
         chunks: device.chunks.len() as u64,
         deletes: device.deletes.len() as u64,
         repairs: device.repairs.len() as u64,
+        open: u64::from(device.open),
+        evacuating: upkeep.evacuates(device.address.device),
     }
 }

@@ -83,7 +83,11 @@ impl State {
         let mut best: BTreeMap<String, (i64, DeviceId)> = BTreeMap::new();
         for (id, device) in &self.devices {
             let Some(domain) = self.domain_of(wish.failure_domain, device) else { continue };
-            if !device.takes_chunks() || wish.taken.contains(&domain) || wish.without.contains(id) || !room(device, wish) {
+            if !device.takes_chunks(&self.upkeep)
+                || wish.taken.contains(&domain)
+                || wish.without.contains(id)
+                || !room(device, wish)
+            {
                 continue;
             }
             let rated = (score(*id, device, wish), *id);
@@ -102,8 +106,8 @@ impl State {
 
     /// Says what is missing: devices, domains or bytes.
     fn no_space(&self, wish: &Wish<'_>, found: usize, needed: usize) -> Error {
-        let up = self.devices.values().filter(|device| device.takes_chunks()).count();
-        let roomy = self.devices.values().filter(|device| device.takes_chunks() && room(device, wish)).count();
+        let up = self.devices.values().filter(|device| device.takes_chunks(&self.upkeep)).count();
+        let roomy = self.devices.values().filter(|device| device.takes_chunks(&self.upkeep) && room(device, wish)).count();
         let domain = wish.failure_domain;
         Error::NoSpace(format!(
             "{needed} copies in separate failure domains (`{domain}`) are needed, {found} can be placed: {up} of {} devices are \

@@ -84,7 +84,9 @@ impl State {
 
     fn user_bytes(&self, pool: &Pool, of: impl Fn(&Device) -> u64) -> u64 {
         let mut domains: BTreeMap<String, u64> = BTreeMap::new();
-        for device in self.devices.values().filter(|device| !device.lost()) {
+        for device in
+            self.devices.values().filter(|device| !device.lost(&self.upkeep) && !self.upkeep.evacuates(device.address.device))
+        {
             if let Some(domain) = self.domain_of(&pool.failure_domain, device) {
                 let bytes = domains.entry(domain).or_default();
                 *bytes = bytes.saturating_add(of(device));

@@ -36,6 +36,8 @@ pub struct ChunkCounts {
     pub in_repair: u64,
     /// Sealed, with no whole copy on a device that isn't lost.
     pub lost: u64,
+    /// Sealed, with enough whole copies, one of which leaves its device.
+    pub moving: u64,
 }
 
 impl State {
@@ -55,12 +57,15 @@ impl State {
                 chunk.danger = Some(danger);
             }
             self.short.insert((danger, id));
+        } else if self.staying(chunk) < wanted {
+            self.upkeep.moving.insert(id);
         } else {
             self.drop_surplus(id, wanted, events);
         }
     }
 
     pub(crate) fn unlist_short(&mut self, id: ChunkId) {
+        self.upkeep.moving.remove(&id);
         if let Some(chunk) = self.chunks.get_mut(&id)
             && let Some(danger) = chunk.danger.take()
         {
@@ -68,7 +73,13 @@ impl State {
         }
     }
 
-    fn copies_wanted(&self, chunk: &Chunk) -> usize {
+    /// Whole copies that count and need not move.
+    fn staying(&self, chunk: &Chunk) -> usize {
+        let stays = |copy: &&Copy| copy.whole && self.counts(copy) && !self.upkeep.evacuates(copy.device);
+        chunk.record.copies.iter().filter(stays).count()
+    }
+
+    pub(crate) fn copies_wanted(&self, chunk: &Chunk) -> usize {
         self.streams
             .get(&chunk.record.stream)
             .and_then(|stream| self.pools.get(&stream.pool))
@@ -77,12 +88,12 @@ impl State {
 
     /// Its device isn't lost.
     fn counts(&self, copy: &Copy) -> bool {
-        self.devices.get(&copy.device).is_some_and(|device| !device.lost())
+        self.devices.get(&copy.device).is_some_and(|device| !device.lost(&self.upkeep))
     }
 
     /// On a device that is up and healthy.
     fn steady(&self, copy: &Copy) -> bool {
-        self.devices.get(&copy.device).is_some_and(|device| device.takes_chunks())
+        self.devices.get(&copy.device).is_some_and(|device| device.takes_chunks(&self.upkeep))
     }
 
     fn in_repair(&self, chunk: ChunkId, device: DeviceId) -> bool {
@@ -93,7 +104,7 @@ impl State {
         let Some(chunk) = self.chunks.get(&id) else { return };
         for copy in &chunk.record.copies {
             if let Some(device) = self.devices.get_mut(&copy.device)
-                && device.lost()
+                && device.lost(&self.upkeep)
             {
                 device.repairs.retain(|_, repaired| *repaired != id);
             }
@@ -132,7 +143,7 @@ impl State {
     /// A device was lost, broke, or came back.
     pub(crate) fn device_changed(&mut self, id: DeviceId, events: &mut Vec<Event>) {
         let Some(device) = self.devices.get_mut(&id) else { return };
-        if device.lost() {
+        if device.lost(&self.upkeep) {
             device.repairs.clear();
         }
         let chunks: Vec<ChunkId> = device.chunks.iter().copied().collect();
@@ -152,6 +163,7 @@ impl State {
 
     pub(crate) fn forget_device(&mut self, id: DeviceId, events: &mut Vec<Event>) {
         let Some(device) = self.devices.remove(&id) else { return };
+        self.upkeep.forget_device(id);
         for chunk in device.chunks {
             if let Some(chunk) = self.chunks.get_mut(&chunk) {
                 chunk.record.copies.retain(|copy| copy.device != id);
@@ -183,12 +195,16 @@ impl State {
     /// Whether [`crate::Body::PlanRepairs`] would do something.
     #[must_use]
     pub fn repairs_wanted(&self, at_ms: u64) -> bool {
-        self.short.iter().take(PLAN_CHUNKS_MAX).any(|(_, id)| !self.choose(*id, at_ms, 0).is_empty())
+        self.candidates().any(|id| !self.choose(id, at_ms, 0).is_empty())
+    }
+
+    /// What a plan looks at: short chunks, most endangered first, then those that must move.
+    fn candidates(&self) -> impl Iterator<Item = ChunkId> {
+        self.short.iter().map(|(_, id)| *id).chain(self.upkeep.moving.iter().copied()).take(PLAN_CHUNKS_MAX)
     }
 
     pub(crate) fn plan_repairs(&mut self, seed: u64, events: &mut Vec<Event>) -> Reply {
-        let candidates: Vec<ChunkId> = self.short.iter().take(PLAN_CHUNKS_MAX).map(|(_, id)| *id).collect();
-        for id in candidates {
+        for id in self.candidates().collect::<Vec<_>>() {
             for device in self.choose(id, self.at_ms, seed) {
                 self.start_repair(id, device);
                 events.push(Event::RepairStarted(id, device));
@@ -205,10 +221,10 @@ impl State {
         if whole == 0 || (chunk.failures > 0 && at_ms < chunk.retry_at_ms && chunk.retry_at_ms - at_ms <= RETRY_PAUSE_MS << 6) {
             return Vec::new();
         }
-        let mut missing = self.copies_wanted(chunk).saturating_sub(whole);
+        let mut missing = self.copies_wanted(chunk).saturating_sub(self.staying(chunk));
         let mut chosen = Vec::new();
         let in_place = chunk.failures < IN_PLACE_FAILURES_MAX;
-        for copy in copies.iter().filter(|copy| !copy.whole && self.counts(copy)) {
+        for copy in copies.iter().filter(|copy| !copy.whole && self.counts(copy) && !self.upkeep.evacuates(copy.device)) {
             let busy = self.devices.get(&copy.device).is_some_and(|device| device.repairs.len() >= DEVICE_REPAIRS_MAX);
             let pending = self.in_repair(id, copy.device);
             if missing == 0 || !(in_place || pending) {
@@ -231,7 +247,11 @@ impl State {
         let Some(pool) = self.streams.get(&chunk.record.stream).and_then(|stream| self.pools.get(&stream.pool)) else {
             return Vec::new();
         };
-        let useful = |copy: &&Copy| self.counts(copy) && (copy.whole || chunk.failures < IN_PLACE_FAILURES_MAX);
+        let useful = |copy: &&Copy| {
+            // A copy that moves leaves its failure domain free.
+            let stays = self.counts(copy) && !self.upkeep.evacuates(copy.device);
+            stays && (copy.whole || chunk.failures < IN_PLACE_FAILURES_MAX)
+        };
         let taken = chunk.record.copies.iter().filter(useful);
         let taken: BTreeSet<String> = taken
             .filter_map(|copy| self.devices.get(&copy.device))
@@ -322,6 +342,7 @@ impl State {
             under_replicated: self.short.len() as u64,
             in_repair: self.devices.values().map(|device| device.repairs.len() as u64).sum(),
             lost: self.short.range(..(1, ChunkId(0))).count() as u64,
+            moving: self.upkeep.moving.len() as u64,
         }
     }
 }

@@ -20,7 +20,7 @@ impl State {
             return Err(Error::NotFound { what: format!("node `{}`", report.node) });
         }
         let mut devices = Vec::new();
-        for device in &report.devices {
+        for device in report.devices.iter().filter(|device| !self.upkeep.is_removed(device.address.device)) {
             let id = device.address.device;
             let known = self.devices.get(&id).filter(|known| known.address.node == report.node);
             let known = known.ok_or_else(|| Error::NotFound { what: format!("device {id} on node `{}`", report.node) })?;
@@ -53,7 +53,7 @@ impl State {
     fn repair_order(&self, order: u64, target: DeviceId, chunk: ChunkId) -> Option<Order> {
         let record = &self.chunks.get(&chunk)?.record;
         let ChunkState::Sealed { length } = record.state else { return None };
-        let usable = |device: &DeviceId| self.devices.get(device).is_some_and(|device| !device.lost());
+        let usable = |device: &DeviceId| self.devices.get(device).is_some_and(|device| !device.lost(&self.upkeep));
         let whole = record.copies.iter().filter(|copy| copy.whole && copy.device != target).map(|copy| copy.device);
         let sources: Vec<DeviceId> = whole.filter(usable).collect();
         if sources.is_empty() {

@@ -6,6 +6,7 @@ use crate::command::{Body, Command, Event, NewPool, Outcome, Reply};
 use crate::namespace::{Entry, Namespace};
 use crate::nodes::{Device, Node};
 use crate::pools::{Pool, check_pool};
+use crate::upkeep::Upkeep;
 use crate::volumes::outside_volumes;
 use api_types::master::{Error, VolumeRecord};
 use api_types::{ChunkId, ClusterId, DeviceId, NodeName, StreamId, VolumeId};
@@ -13,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// First byte of an encoded state.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// Version 1 ended before the upkeep: four empty sets.
+const NO_UPKEEP: [u8; 4] = [0; 4];
 /// The most names one listing answers.
 const LIST_MAX: usize = 1000;
 
@@ -38,6 +41,7 @@ pub struct State {
     pub(crate) volumes: BTreeMap<VolumeId, VolumeRecord>,
     pub(crate) volume_names: BTreeMap<String, VolumeId>,
     pub(crate) answers: Answers,
+    pub(crate) upkeep: Upkeep,
 }
 
 /// Bytes that aren't a state.
@@ -115,6 +119,9 @@ impl State {
             Body::CreateFile { path, pool } => self.create_file(path, pool),
             Body::OpenFile(stream) => self.open_file(*stream),
             Body::Remove(path) => self.remove_path(path),
+            Body::SetMaintenance { node, on } => self.set_maintenance(node, *on, events),
+            Body::EvacuateDevice { device, on } => self.evacuate_device(*device, *on, events),
+            Body::RemoveDevice(device) => self.remove_device(*device, events),
         }
     }
 
@@ -174,8 +181,10 @@ impl State {
 
     /// Reads what [`Self::encode`] wrote.
     pub fn decode(bytes: &[u8]) -> Result<State, DecodeError> {
+        let read = |bytes: &[u8]| postcard::from_bytes(bytes).map_err(|error| DecodeError::Damaged(error.to_string()));
         match bytes.split_first() {
-            Some((&VERSION, rest)) => postcard::from_bytes(rest).map_err(|error| DecodeError::Damaged(error.to_string())),
+            Some((&VERSION, rest)) => read(rest),
+            Some((1, rest)) => read(&[rest, &NO_UPKEEP].concat()),
             Some((version, _)) => Err(DecodeError::Version(*version)),
             None => Err(DecodeError::Damaged("it is empty".into())),
         }

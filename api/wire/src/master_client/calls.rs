@@ -7,7 +7,7 @@ use api_types::master::{
     BadCopy, ChunkRecord, DeviceAddress, Error, Grant, NodeOrders, NodeReport, PoolRecord, QosLimits, Replication, RootPointer,
     SealChunk, StreamRecord, VolumeLease, VolumeRecord,
 };
-use api_types::{ChunkId, ClusterId, Epoch, NodeName, StreamId, VolumeId};
+use api_types::{ChunkId, ClusterId, DeviceId, Epoch, NodeName, StreamId, VolumeId};
 use std::collections::BTreeMap;
 
 /// What a new volume shall be.
@@ -203,6 +203,26 @@ impl MasterConnection {
     /// Forgets a node that is gone for good, with its devices.
     pub async fn forget_node(&self, node: &NodeName) -> Result<(), Error> {
         call!(self, forget_node, pb::ForgetNodeRequest { request_id: id(), node: node.0.clone() }).map(drop)
+    }
+
+    /// Takes a node out for a while, or back in.
+    pub async fn set_maintenance(&self, node: &NodeName, on: bool) -> Result<(), Error> {
+        call!(self, set_maintenance, pb::SetMaintenanceRequest { request_id: id(), node: node.0.clone(), on }).map(drop)
+    }
+
+    /// Begins to move all copies off a device, or stops doing so.
+    pub async fn evacuate_device(&self, device: DeviceId, on: bool) -> Result<(), Error> {
+        call!(self, evacuate_device, pb::EvacuateDeviceRequest { request_id: id(), device: device.0, on }).map(drop)
+    }
+
+    /// Strikes a device off for good; a conflict while any chunk has a copy on it.
+    pub async fn remove_device(&self, device: DeviceId) -> Result<(), Error> {
+        call!(self, remove_device, pb::RemoveDeviceRequest { request_id: id(), device: device.0 }).map(drop)
+    }
+
+    /// Whether a node's agent may stop now, and what is in the way.
+    pub async fn check_stop(&self, node: &NodeName) -> Result<pb::CheckStopResponse, Error> {
+        call!(self, check_stop, pb::CheckStopRequest { node: node.0.clone() })
     }
 
     /// The state of the cluster as the leader has it.

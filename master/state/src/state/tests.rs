@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 mod random;
+mod upkeep;
 
 const GIB: u64 = 1 << 30;
 const CHUNK: u32 = 64 << 20;

@@ -16,6 +16,9 @@ enum Step {
     Plan,
     End(u8, bool),
     Later,
+    Maintenance(u64, bool),
+    Evacuate(u64, bool),
+    Remove(u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -31,6 +34,9 @@ fn step() -> impl Strategy<Value = Step> {
         4 => Just(Step::Plan),
         6 => (any::<u8>(), any::<bool>()).prop_map(|(order, fails)| Step::End(order, fails)),
         1 => Just(Step::Later),
+        1 => (1..6u64, any::<bool>()).prop_map(|(node, on)| Step::Maintenance(node, on)),
+        2 => (1..6u64, any::<bool>()).prop_map(|(device, on)| Step::Evacuate(device, on)),
+        1 => (1..6u64).prop_map(Step::Remove),
     ]
 }
 
@@ -96,6 +102,9 @@ fn run(world: &mut World, step: Step, seen: &mut Seen) {
             let device = pick(&chunk.copies, copy).unwrap().device;
             Body::ReportBadCopy(BadCopy { chunk: chunk.shape.chunk, device, reason: String::new() })
         }
+        Step::Maintenance(node, on) => Body::SetMaintenance { node: name(node), on },
+        Step::Evacuate(device, on) => Body::EvacuateDevice { device: DeviceId(device), on },
+        Step::Remove(device) => Body::RemoveDevice(DeviceId(device)),
         Step::Plan => Body::PlanRepairs,
         Step::End(n, fails) => {
             if let Some(order) = pick(&world.orders(), n) {
@@ -140,6 +149,9 @@ fn check(world: &World, seen: &mut Seen) {
         }
         let open = device.chunks.iter().filter(|chunk| state.chunks[*chunk].record.state == ChunkState::Granted).count();
         assert_eq!(device.open as usize, open);
+    }
+    for id in &state.upkeep.moving {
+        assert!(state.chunks[id].danger.is_none(), "chunk {id} is short and only moves");
     }
     let open = state.chunks.values().filter(|chunk| chunk.record.state == ChunkState::Granted).count();
     assert_eq!(state.chunk_counts().open, open as u64);
