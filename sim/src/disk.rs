@@ -163,7 +163,7 @@ impl Shared {
         for (block, bytes) in blocks.zip(parts.chunks(BLOCK_BYTES as usize)) {
             let result = match stamp_of(bytes, block) {
                 Some(stamp) => {
-                    let checks = self.world.checks.borrow();
+                    let mut checks = self.world.checks.borrow_mut();
                     checks.blocks.check(block, stamp, began, self.world.time.now())
                 }
                 None => Err(format!("block {block} holds bytes that nobody wrote")),

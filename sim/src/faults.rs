@@ -41,6 +41,7 @@ impl Scene {
         self.world.network.lost_of_10k.set(0);
         self.world.network.late.set(Duration::ZERO);
         self.world.leaderless_until.set(Duration::ZERO);
+        self.world.power_fails_at_seal.set(false);
         for session in self.sessions.drain(..) {
             session.process.kill();
         }
@@ -64,7 +65,7 @@ impl Scene {
         let chance = Rc::clone(&self.world.chance);
         let node = Rc::clone(&self.nodes[chance.below(self.nodes.len() as u64) as usize]);
         let mend_after = chance.between(Duration::from_millis(20), MEND_MAX);
-        match chance.below(13) {
+        match chance.below(14) {
             0..=2 => self.crash(&node, chance.percent(70), mend_after),
             3 => {
                 self.world.tell(&format!("{} is stopped for {mend_after:?}", node.name));
@@ -110,6 +111,10 @@ impl Scene {
                 let by_ms = chance.below(2 * DAY_MS) as i64 - DAY_MS as i64;
                 self.world.tell(&format!("the wall clock is set by {by_ms} ms"));
                 self.world.time.0.set_wall(by_ms);
+            }
+            12 => {
+                self.world.tell("the next store that answers a seal will lose power");
+                self.world.power_fails_at_seal.set(true);
             }
             _ => {
                 if self.sessions.last().is_none_or(|session| session.ended.get()) || chance.percent(30) {

@@ -13,6 +13,7 @@
 //! | `check::committed` | a unit that was acknowledged is there after every takeover, at its place, with its bytes |
 //! | `check::one_writer` | what is appended after a newer writer has recovered is never acknowledged |
 //! | `check::blocks` | a block of a volume reads as its last acknowledged write, or as one beside it (every third seed) |
+//! | `check::leaks` | in the end no device holds a chunk that the masters don't know there |
 //! | `check::copies` | in the end all whole copies of a sealed chunk are the same, and every chunk has all its copies |
 
 pub mod check;

@@ -130,8 +130,18 @@ async fn deliver(
         let _ = answer.send(Err(Error::Unreachable("nobody listens".to_owned())));
         return;
     };
+    let asked = world.checks.borrow().seals.arrived(node.device_id, &request);
     process.spawn(async move {
         let result = engine.serve(request).await;
+        if let (Some(asked), Ok(response)) = (asked, &result) {
+            let judged = world.checks.borrow_mut().seals.answered(node.device_id, asked, response);
+            if let Err(broken) = judged {
+                world.checks.borrow_mut().fail(broken);
+            }
+            if matches!(response, Response::Seal(_)) && world.power_fails_at_seal.take() {
+                node.lose_power_now(&world);
+            }
+        }
         let arrival = world.network.arrival(node.host, from, world.time.now());
         let here = Rc::clone(&world);
         here.spawn(async move {

@@ -90,6 +90,20 @@ impl Node {
         }
     }
 
+    /// Loses power after what runs now, and comes back a while later.
+    pub(crate) fn lose_power_now(self: &Rc<Self>, world: &Rc<World>) {
+        let back_after = world.chance.between(Duration::from_millis(20), Duration::from_secs(1));
+        world.tell(&format!("{} loses power as it answers a seal, back after {back_after:?}", self.name));
+        let (node, here) = (Rc::clone(self), Rc::clone(world));
+        world.spawn(async move {
+            node.crash(true);
+            here.time.sleep(back_after).await;
+            if !node.is_up() {
+                node.start(&here);
+            }
+        });
+    }
+
     pub(crate) fn set_stopped(&self, stopped: bool) {
         if let Some(process) = self.process.borrow().as_ref() {
             process.set_stopped(stopped);

@@ -1,6 +1,6 @@
 //! One run, from a seed to a verdict.
 
-use crate::check::check_copies;
+use crate::check::{check_copies, check_leaks};
 use crate::clock::{Chance, SimClock};
 use crate::disk;
 use crate::faults::Scene;
@@ -112,5 +112,5 @@ async fn scenario(world: Rc<World>, steps: u64, disk: bool) -> Result<(), String
     for stream in [volume.streams.hot, volume.streams.cold, volume.streams.index] {
         check_copies(&world, &scene.nodes, stream).await?;
     }
-    Ok(())
+    check_leaks(&world, &scene.nodes).await
 }

@@ -25,6 +25,8 @@ pub(crate) struct World {
     pub(crate) state: RefCell<State>,
     /// No master leads until then.
     pub(crate) leaderless_until: Cell<Duration>,
+    /// The next store that answers a seal loses power in that moment.
+    pub(crate) power_fails_at_seal: Cell<bool>,
     pub(crate) checks: RefCell<Checks>,
     story: RefCell<Vec<String>>,
 }
@@ -39,6 +41,7 @@ impl World {
             network,
             state: RefCell::new(State::new()),
             leaderless_until: Cell::new(Duration::ZERO),
+            power_fails_at_seal: Cell::new(false),
             checks: RefCell::new(Checks::default()),
             story: RefCell::default(),
         })

@@ -13,9 +13,11 @@ pub mod id;
 pub mod limits;
 pub mod master;
 pub mod qos;
+pub mod rule;
 pub mod size;
 pub mod unit;
 
 pub use clock::{Clock, Rng};
 pub use id::{ChunkId, ClusterId, DeviceId, Epoch, NodeName, OwnerId, RequestId, StreamId, VolumeId};
 pub use qos::{LifetimeClass, QosClass};
+pub use rule::Rule;

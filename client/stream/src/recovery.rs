@@ -9,7 +9,7 @@ use crate::Error;
 use crate::client::Client;
 use api_types::chunk::{self, Request, Response, Seal, Sealed};
 use api_types::master::{ChunkRecord, ChunkState, Replication, SealChunk};
-use api_types::{ChunkId, DeviceId, Epoch, OwnerId, StreamId};
+use api_types::{ChunkId, DeviceId, Epoch, OwnerId, Rule, StreamId};
 use futures::stream::{FuturesUnordered, StreamExt, TryStreamExt};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -41,12 +41,16 @@ impl Answers {
     }
 
     pub(crate) fn is_enough(&self) -> bool {
-        self.lengths.len() >= self.needed
+        self.lengths.len() >= if Rule::SealQuorum.is_kept() { self.needed } else { 1 }
     }
 
     /// The length that covers every committed byte.
     pub(crate) fn length(&self) -> Option<u32> {
-        if self.is_enough() { self.lengths.values().copied().max() } else { None }
+        if !self.is_enough() {
+            return None;
+        }
+        let lengths = self.lengths.values().copied();
+        if Rule::SealLongest.is_kept() { lengths.max() } else { lengths.min() }
     }
 
     /// The copies that hold every byte up to `length`.

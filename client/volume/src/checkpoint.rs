@@ -17,7 +17,7 @@ use crate::root::{BODY_NODE_BYTES, Body, Log, LogState, Root};
 use crate::volume::{Inner, Phase, State};
 use api_types::limits::UNIT_DATA_BYTES_MAX;
 use api_types::master::{ChunkRecord, ChunkState, Error as MasterError, RootPointer};
-use api_types::{ChunkId, QosClass, StreamId};
+use api_types::{ChunkId, QosClass, Rule, StreamId};
 use bytes::Bytes;
 use client_stream::{Error as StreamError, Position};
 use futures::channel::oneshot;
@@ -177,6 +177,11 @@ pub(crate) async fn checkpoint(inner: &Rc<Inner>) -> Result<(), StreamError> {
     let pins = inner.empty_index_chunks().await;
     let mut snapshot = inner.freeze();
     drop(pins);
+    if !Rule::FreeAfterRoot.is_kept() {
+        let dead = snapshot.dead.iter().map(|(log, chunk)| (inner.stream_of(*log), *chunk));
+        inner.state.borrow_mut().index.condemned.extend(dead);
+        inner.delete_condemned().await;
+    }
     let result = inner.write_checkpoint(&mut snapshot).await;
     for waiter in snapshot.waiters {
         let _ = waiter.send(result.is_ok());

@@ -14,7 +14,7 @@ use crate::root::{Log, LogPosition};
 use crate::volume::{Inner, Phase, State};
 use api_types::checksum::crc32c;
 use api_types::limits::BLOCK_BYTES;
-use api_types::{ChunkId, QosClass};
+use api_types::{ChunkId, QosClass, Rule};
 use bytes::Bytes;
 use client_stream::{Error as StreamError, Position, ScannedUnit};
 use futures::future::LocalBoxFuture;
@@ -274,7 +274,7 @@ pub(crate) fn apply_moves(state: &mut State, position: Position, records: &[Move
     let State { map, chunks, cold, .. } = state;
     chunks.grow(Log::Cold, position.chunk, position.index, position.end);
     for (block, from, to) in walk_moves(records, position.chunk, position.offset) {
-        if map.get(block).is_some_and(|now| now.same_place(&from)) {
+        if map.get(block).is_some_and(|now| now.same_place(&from) || !Rule::MovesYield.is_kept()) {
             map.set(block, Some(to));
             chunks.forget(&from);
             chunks.refer(&to);

@@ -11,6 +11,7 @@
 
 use crate::BlockError;
 use crate::record::{RECORDS_MAX, UNIT_BLOCKS_MAX, WriteRecord};
+use api_types::Rule;
 use api_types::checksum::crc32c;
 use api_types::limits::BLOCK_BYTES;
 use bytes::Bytes;
@@ -123,8 +124,11 @@ impl Sequencer {
 
     /// Takes what an append came to, in any order.
     pub(crate) fn resolved(&mut self, sequence: u64, outcome: Outcome) {
-        if let Some(flight) = self.flights.iter_mut().find(|flight| flight.sequence == sequence) {
-            flight.outcome = Some(outcome);
+        if let Some(at) = self.flights.iter().position(|flight| flight.sequence == sequence) {
+            self.flights[at].outcome = Some(outcome);
+            if !Rule::ApplyInLogOrder.is_kept() {
+                self.flights.swap(0, at);
+            }
         }
         while self.flights.front().is_some_and(|flight| flight.outcome.is_some()) {
             let Some(Flight { sequence, parts, outcome }) = self.flights.pop_front() else { break };

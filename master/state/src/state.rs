@@ -9,7 +9,7 @@ use crate::pools::{Pool, check_pool};
 use crate::upkeep::Upkeep;
 use crate::volumes::outside_volumes;
 use api_types::master::{Error, VolumeRecord};
-use api_types::{ChunkId, ClusterId, DeviceId, NodeName, StreamId, VolumeId};
+use api_types::{ChunkId, ClusterId, DeviceId, NodeName, Rule, StreamId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -149,7 +149,17 @@ impl State {
     /// The next id of a volume, stream or chunk.
     pub(crate) fn draw_id(&mut self) -> u64 {
         self.last_id += 1;
+        if !Rule::IdsOnce.is_kept()
+            && let Some(free) = (1..self.last_id).find(|id| self.is_unused(*id))
+        {
+            return free;
+        }
         self.last_id
+    }
+
+    fn is_unused(&self, id: u64) -> bool {
+        let streams = self.streams.contains_key(&StreamId(id));
+        !(streams || self.chunks.contains_key(&ChunkId(id)) || self.volumes.contains_key(&VolumeId(id)))
     }
 
     pub(crate) fn draw_order(&mut self) -> u64 {

@@ -17,7 +17,7 @@ use crate::image::Image;
 use crate::record::{End, Record};
 use crate::space::{Space, Ticket};
 use api_types::chunk::{ChunkInfo, Error, Response};
-use api_types::{ChunkId, Epoch, OwnerId, QosClass};
+use api_types::{ChunkId, Epoch, OwnerId, QosClass, Rule};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -72,6 +72,16 @@ enum After {
     Reserved(Vec<u32>),
     Retire(Vec<Run>),
     Answer(OpId, Result<Response, Error>),
+}
+
+impl After {
+    /// Must not happen before the records are durable: nothing must.
+    fn waits(&self) -> bool {
+        match self {
+            After::Answer(..) => Rule::JournalFirst.is_kept(),
+            After::Retire(_) | After::Usable { .. } | After::Reserved(_) => true,
+        }
+    }
 }
 
 /// Bounds of one store.
@@ -278,7 +288,7 @@ impl Core {
         if let (Some(why), After::Answer(op, _)) = (&self.failed, &action) {
             let (op, error) = (*op, Error::Io(why.clone()));
             self.answer(op, Err(error));
-        } else if self.failed.is_none() && self.durable == self.emitted {
+        } else if self.failed.is_none() && (self.durable == self.emitted || !action.waits()) {
             self.run_after(action);
         } else if self.failed.is_none() {
             self.after.push_back((self.emitted, action));

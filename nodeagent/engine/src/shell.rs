@@ -14,7 +14,7 @@ use api_types::checksum::FooterSeed;
 use api_types::chunk::{Error, Response, StoreStats};
 use api_types::clock::timeout;
 use api_types::limits::EXTENT_BYTES;
-use api_types::{Clock, QosClass};
+use api_types::{Clock, QosClass, Rule};
 use bytes::{Bytes, BytesMut};
 use commit::Journal;
 use futures::future::LocalBoxFuture;
@@ -234,10 +234,11 @@ impl Shell {
     fn write_unit(self: &Rc<Self>, write: UnitWrite) {
         let begun = self.clock.now();
         let bytes = write.pieces.iter().map(|(_, data)| data.len()).sum::<usize>();
+        let durability = if Rule::DurableFirst.is_kept() { Durability::Durable } else { Durability::Cached };
         let writes: Vec<_> = write
             .pieces
             .into_iter()
-            .map(|(at, data)| self.write(self.superblock.layout.extents_offset + at, data, Durability::Durable, write.qos))
+            .map(|(at, data)| self.write(self.superblock.layout.extents_offset + at, data, durability, write.qos))
             .collect();
         let (chunk, serial, start, ticket, qos) = (write.chunk, write.serial, write.start, write.ticket, write.qos);
         let shell = Rc::clone(self);

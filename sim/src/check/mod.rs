@@ -3,14 +3,18 @@
 mod blocks;
 mod committed;
 mod copies;
+mod leaks;
 mod one_writer;
+mod sealed;
 
 pub use blocks::Blocks;
 pub(crate) use blocks::Stamp;
 pub use committed::Committed;
 pub(crate) use committed::{Unit, bytes_of};
 pub(crate) use copies::check_copies;
+pub(crate) use leaks::check_leaks;
 pub use one_writer::OneWriter;
+pub use sealed::Seals;
 
 /// All checkers of a run, and what they found.
 #[derive(Debug, Default)]
@@ -21,6 +25,8 @@ pub struct Checks {
     pub one_writer: OneWriter,
     /// See [`Blocks`].
     pub blocks: Blocks,
+    /// See [`Seals`].
+    pub seals: Seals,
     failures: Vec<String>,
 }
 

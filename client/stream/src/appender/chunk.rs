@@ -6,7 +6,7 @@ use api_types::checksum::FooterSeed;
 use api_types::chunk::{self, Append};
 use api_types::master::ChunkRecord;
 use api_types::unit::{FOOTER_BYTES, finish_unit, unit_bytes};
-use api_types::{ChunkId, DeviceId, Epoch, QosClass};
+use api_types::{ChunkId, DeviceId, Epoch, QosClass, Rule};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -217,6 +217,7 @@ impl Chunk {
     pub(super) fn commit(&mut self, min_copy: u8, now: Duration) -> bool {
         let mut acked: Vec<u32> = self.copies.iter().map(|copy| copy.acked).collect();
         acked.sort_unstable_by(|a, b| b.cmp(a));
+        let min_copy = if Rule::CommitOnMinCopy.is_kept() { min_copy } else { 1 };
         let Some(&held) = usize::from(min_copy).checked_sub(1).and_then(|at| acked.get(at)) else { return false };
         if held <= self.committed {
             return false;

@@ -4,7 +4,7 @@
 use super::chunk::{Chunk, CopyState};
 use crate::Config;
 use api_types::chunk::{self, Sealed};
-use api_types::{ChunkId, DeviceId};
+use api_types::{ChunkId, DeviceId, Rule};
 use std::time::Duration;
 
 /// What sealing has come to on one copy.
@@ -128,6 +128,7 @@ impl Closing {
             return Vec::new();
         }
         let holds = |acked: u32, seal: &SealState| match seal {
+            _ if !Rule::WholeMeansAll.is_kept() => true,
             SealState::Done(Some(sealed)) => *sealed >= length,
             _ => acked >= length,
         };

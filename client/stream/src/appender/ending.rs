@@ -4,9 +4,9 @@ use super::chunk::Chunk;
 use super::closing::{Closing, Report};
 use super::{Appender, Closure, Command};
 use crate::Error;
-use api_types::ChunkId;
 use api_types::chunk::Seal;
 use api_types::master::{self, ChunkRecord, ChunkState, SealChunk};
+use api_types::{ChunkId, Rule};
 use std::time::Duration;
 
 /// Tries of the deletion of an empty chunk: what is left is found and deleted by the next recovery.
@@ -19,7 +19,11 @@ impl Appender {
         if open.record.shape.capacity - open.end >= api_types::limits::UNIT_BYTES_MAX {
             self.stats.moves += 1;
         }
-        for pending in open.take_uncommitted().into_iter().rev() {
+        let mut uncommitted = open.take_uncommitted();
+        if !Rule::RequeueInOrder.is_kept() {
+            uncommitted.reverse();
+        }
+        for pending in uncommitted.into_iter().rev() {
             self.queued_bytes += pending.bytes();
             self.queue.push_front(pending);
         }

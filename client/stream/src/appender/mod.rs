@@ -20,11 +20,11 @@ pub use event::{Command, Event, WriterStats};
 
 use crate::writer::{Position, WriterOptions};
 use crate::{Config, Error};
-use api_types::StreamId;
 use api_types::checksum::FooterSeed;
 use api_types::chunk as store;
 use api_types::limits::{UNIT_DATA_BYTES_MAX, UNIT_TRAILER_BYTES_MAX};
 use api_types::master::{self, ChunkRecord, Grant};
+use api_types::{Rule, StreamId};
 use bytes::Bytes;
 use chunk::{Chunk, Payload, Verdict};
 use closing::Closing;
@@ -231,11 +231,15 @@ impl Appender {
         let (chunk, index) = (open.id(), open.record.index);
         let done = self.committed.filter(|position| position.chunk == chunk).map_or(0, |position| position.end);
         let from = open.units.partition_point(|unit| unit.end <= done);
+        let first = out.len();
         for unit in open.units.range(from..).take_while(|unit| unit.end <= open.committed) {
             let position = Position { chunk, index, offset: unit.start, end: unit.end };
             self.committed = Some(position);
             self.stats.commits += 1;
             out.push(Command::Complete { id: unit.id, result: Ok(position) });
+        }
+        if !Rule::ApplyInLogOrder.is_kept() {
+            out[first..].reverse();
         }
         self.progress = now;
         open.trim();

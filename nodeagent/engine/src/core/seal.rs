@@ -2,8 +2,8 @@
 
 use super::{After, Core, OpId, State};
 use crate::record::{End, Record};
-use api_types::ChunkId;
 use api_types::chunk::{Error, Response, Seal, Sealed};
+use api_types::{ChunkId, Rule};
 
 impl Core {
     /// Seals. Answers through `op` once writes under way are back and the journal knows.
@@ -31,7 +31,12 @@ impl Core {
                 return Err(Error::Invalid(format!("the length to seal at isn't a multiple of {alignment}")));
             }
         }
-        if request.epoch > floor {
+        let is_here = self.chunks.contains_key(&request.chunk);
+        if !is_here && !Rule::AbsentStaysAbsent.is_kept() {
+            self.answer(op, Ok(Response::Seal(Sealed::Absent)));
+            return Ok(());
+        }
+        if request.epoch > floor && Rule::SealStopsAppends.is_kept() {
             if floor.0 == 0 && self.floors.len() >= self.limits.floors_max {
                 return Err(Error::Io("no room for the epoch floor of one more owner on this device".into()));
             }
@@ -44,6 +49,10 @@ impl Core {
             return Ok(());
         };
         match chunk.state {
+            State::Open if !Rule::SealStopsAppends.is_kept() => {
+                let at = chunk.durable;
+                self.answer(op, Ok(Response::Seal(Sealed::At(at))));
+            }
             State::Open | State::Closing => {
                 chunk.state = State::Closing;
                 chunk.seals.push((Some(op), request.length));
