@@ -51,6 +51,10 @@ pub(crate) enum Command {
     FuseKeeper(FuseKeeperArgs),
     /// Run the CSI driver.
     Csi(csi::CsiArgs),
+    /// Run the operator: makes a Basalt out of each StorageCluster of a namespace.
+    Operator(operator::OperatorArgs),
+    /// Print the definitions of our kinds for Kubernetes, as YAML.
+    Crds,
     /// Start a cluster of separate processes in a directory of this machine, for trying it out.
     Dev(DevArgs),
 }

@@ -55,6 +55,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Agent(args) => services::agent(args),
         Command::FuseKeeper(args) => services::fuse_keeper(args),
         Command::Csi(args) => services::csi(args),
+        Command::Operator(args) => services::operator(args),
+        Command::Crds => services::crds(),
         Command::Dev(args) => services::block_on(dev::run(args)),
     }
 }

@@ -38,6 +38,21 @@ pub(crate) fn fuse_keeper(args: FuseKeeperArgs) -> Result<(), Failure> {
     keeper.run().context("the keeper stopped").map_err(Failure::from)
 }
 
+/// Runs the operator until a signal ends it.
+pub(crate) fn operator(args: operator::OperatorArgs) -> Result<(), Failure> {
+    let telemetry = api_telemetry::init(&args.telemetry, "operator", &args.identity);
+    let _telemetry = telemetry.context("could not set up logs and metrics")?;
+    block_on(async { operator::run(args).await.context("the operator stopped") })
+}
+
+/// Prints what Kubernetes must know of our kinds.
+pub(crate) fn crds() -> Result<(), Failure> {
+    for (_, definition) in api_crd::definitions() {
+        println!("---\n{}", api_crd::yaml(&definition).context("a definition can't be printed")?);
+    }
+    Ok(())
+}
+
 /// Runs a command on a runtime of its own.
 pub(crate) fn block_on<F, E>(command: F) -> Result<(), Failure>
 where

@@ -9,10 +9,11 @@ use std::path::Path;
 const API: [&str; 3] = ["api-types", "api-wire", "api-telemetry"];
 
 /// What each room may use. A room that isn't here may use nothing.
-const ALLOWED: [(&str, &[&str]); 18] = [
+const ALLOWED: [(&str, &[&str]); 20] = [
     ("api-types", &[]),
     ("api-wire", &["api-types"]),
     ("api-telemetry", &["api-types"]),
+    ("api-crd", &[]),
     ("client-stream", &["api-types"]),
     ("client-volume", &["api-types", "client-stream"]),
     ("nodeagent-reactor", &["api-types"]),
@@ -37,6 +38,7 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     ("master-raft", &["api-types", "api-wire", "api-telemetry", "master-state"]),
     ("master-server", &["api-types", "api-wire", "api-telemetry", "master-state", "master-raft"]),
     ("csi", &API),
+    ("operator", &["api-wire", "api-telemetry", "api-crd"]),
     // The one binary: it starts every process, and formats devices.
     (
         "cli",
@@ -44,7 +46,9 @@ const ALLOWED: [(&str, &[&str]); 18] = [
             "api-types",
             "api-wire",
             "api-telemetry",
+            "api-crd",
             "csi",
+            "operator",
             "master-server",
             "nodeagent-agent",
             "nodeagent-frontend",
