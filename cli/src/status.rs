@@ -35,6 +35,7 @@ pub(crate) struct Status {
     members: Vec<Member>,
     pub(crate) nodes: Vec<Node>,
     chunks: Chunks,
+    health: Health,
     pools: Vec<Pool>,
     volumes: Vec<crate::volume::Volume>,
 }
@@ -83,6 +84,21 @@ struct Chunks {
     in_repair: u64,
     lost: u64,
     moving: u64,
+}
+
+/// What decides whether the cluster is well enough to be changed.
+#[derive(Serialize, Debug, Default)]
+struct Health {
+    masters: u64,
+    masters_heard: u64,
+    masters_needed: u64,
+    nodes: u64,
+    nodes_up: u64,
+    nodes_in_maintenance: u64,
+    devices: u64,
+    devices_up: u64,
+    volumes: u64,
+    volumes_attached: u64,
 }
 
 #[derive(Serialize, Debug)]
@@ -144,6 +160,7 @@ fn read(status: pb::Status, volumes: &[VolumeRecord], pools: &[PoolRecord]) -> S
         lost: counts.lost,
         moving: counts.moving,
     });
+    let health = status.health.map(read_health).unwrap_or_default();
     let last = status.log_last_index;
     Status {
         cluster: read_cluster(&status.cluster),
@@ -152,6 +169,7 @@ fn read(status: pb::Status, volumes: &[VolumeRecord], pools: &[PoolRecord]) -> S
         members: status.members.into_iter().map(|progress| read_member(progress, last)).collect(),
         nodes: status.nodes.into_iter().map(read_node).collect(),
         chunks: chunks.unwrap_or_default(),
+        health,
         pools: pools
             .iter()
             .map(|pool| Pool {
@@ -162,6 +180,21 @@ fn read(status: pb::Status, volumes: &[VolumeRecord], pools: &[PoolRecord]) -> S
             })
             .collect(),
         volumes: volumes.iter().map(Into::into).collect(),
+    }
+}
+
+fn read_health(health: pb::Health) -> Health {
+    Health {
+        masters: health.masters,
+        masters_heard: health.masters_heard,
+        masters_needed: health.masters_needed,
+        nodes: health.nodes,
+        nodes_up: health.nodes_up,
+        nodes_in_maintenance: health.nodes_in_maintenance,
+        devices: health.devices,
+        devices_up: health.devices_up,
+        volumes: health.volumes,
+        volumes_attached: health.volumes_attached,
     }
 }
 
@@ -210,6 +243,20 @@ fn page(status: &Status) -> String {
         "chunks: {} in all, {} open, {} under-replicated, {} in repair, {} moving, {} lost",
         chunks.total, chunks.open, chunks.under_replicated, chunks.in_repair, chunks.moving, chunks.lost
     );
+    let health = &status.health;
+    let up = format!(
+        "up: {} of {} masters ({} needed), {} of {} nodes ({} in maintenance), {} of {} devices; {} of {} volumes attached",
+        health.masters_heard,
+        health.masters,
+        health.masters_needed,
+        health.nodes_up,
+        health.nodes,
+        health.nodes_in_maintenance,
+        health.devices_up,
+        health.devices,
+        health.volumes_attached,
+        health.volumes
+    );
     let leader = status.leader.map_or_else(|| "nobody".to_owned(), |leader| format!("master {leader}"));
     let pools = table(
         ["POOL", "COPIES", "CAPACITY", "AVAILABLE"],
@@ -225,6 +272,7 @@ fn page(status: &Status) -> String {
         pools,
         crate::volume::volumes_table(&status.volumes),
         counts,
+        up,
     ]
     .join("\n\n")
 }
@@ -311,6 +359,7 @@ mod tests {
             nodes: vec![node],
             chunks: Some(pb::ChunkCounts { total: 4, under_replicated: 1, ..Default::default() }),
             log_last_index: 100,
+            health: Some(pb::Health { masters: 3, masters_heard: 2, masters_needed: 2, ..Default::default() }),
             ..Default::default()
         };
         read(status, &[], &[])
@@ -329,13 +378,14 @@ mod tests {
         assert_eq!(json["nodes"][0]["node"], "a");
         assert_eq!(json["nodes"][0]["liveness"], "up");
         assert_eq!(json["chunks"]["under_replicated"], 1);
+        assert_eq!(json["health"]["masters_heard"], 2);
         assert_eq!(json["cluster"], ClusterId(7).to_string());
     }
 
     #[test]
     fn the_page_names_everything() {
         let page = page(&sample());
-        for part in ["led by master 1", "m2:1", "unknown", "d-a", "512 GiB", "1 under-replicated"] {
+        for part in ["led by master 1", "m2:1", "unknown", "d-a", "512 GiB", "1 under-replicated", "2 of 3 masters (2 needed)"] {
             assert!(page.contains(part), "{part} is missing in\n{page}");
         }
     }
