@@ -113,10 +113,14 @@ impl Server {
         self.adapter.trouble()
     }
 
-    /// Tells the kernel to forget the file's size; it asks again at the next look.
+    /// Tells the kernel to forget the file's size; it asks again at the next look. A kernel that has never looked, or has
+    /// forgotten the file, has nothing to forget: the agent before may have died before it made the loop device.
     pub(crate) fn size_changed(&self) -> io::Result<()> {
         // A negative offset: attributes only, there are no cached pages.
-        self.notify(abi::notify::INVAL_INODE, InvalInodeOut { ino: FILE, offset: -1, length: 0 }.as_bytes())
+        match self.notify(abi::notify::INVAL_INODE, InvalInodeOut { ino: FILE, offset: -1, length: 0 }.as_bytes()) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            told => told,
+        }
     }
 
     /// Reads no more requests, and waits until those that were read are answered. Later ones stay in the kernel.

@@ -27,6 +27,7 @@ const TESTS: &[Test] = &[
     ("a_killed_holder_is_replaced", a_killed_holder_is_replaced),
     ("containers_end_with_all_their_processes", containers_end_with_all_their_processes),
     ("what_is_left_when_all_died_is_cleaned", what_is_left_when_all_died_is_cleaned),
+    ("a_session_without_its_loop_device_is_taken_up", a_session_without_its_loop_device_is_taken_up),
     ("a_planned_restart_drains_first", a_planned_restart_drains_first),
     ("a_stopped_server_is_superseded", a_stopped_server_is_superseded),
     ("a_read_only_device_refuses_writes", a_read_only_device_refuses_writes),
@@ -291,6 +292,22 @@ fn what_is_left_when_all_died_is_cleaned() {
     drop(server);
     let mut server = lab.serve();
     assert_eq!(lab.read_at(&server.device, 0, 4096).len(), 4096);
+    assert_eq!(server.tell("detach"), "ok");
+    drop(server);
+    lab.assert_empty();
+}
+
+/// As an agent leaves it that dies before it makes the loop device: the kernel doesn't know the file.
+fn a_session_without_its_loop_device_is_taken_up() {
+    let lab = Lab::new(64 * MIB);
+    let server = lab.serve();
+    succeeds("losetup", &["--detach", &server.device]);
+    std::fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+    server.kill();
+
+    let mut server = lab.serve();
+    lab.write_at(&server.device, 0, b"taken up");
+    assert_eq!(lab.read_at(&server.device, 0, 8), b"taken up");
     assert_eq!(server.tell("detach"), "ok");
     drop(server);
     lab.assert_empty();
