@@ -317,11 +317,15 @@ impl Drop for Cluster {
             // A mount whose server is gone would hang whoever touches it.
             let _ = self.forget_mount();
             eprintln!("could not take the cluster down: {error:#}");
-            let holders = self.holders().unwrap_or_default();
-            for pid in self.processes.values().map(|process| process.pid).chain(holders) {
-                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            for process in self.processes.values() {
+                let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
             }
         }
+        // One that no agent has taken up again keeps a mount on which the removal of the directory would wait for ever.
+        for pid in self.holders().unwrap_or_default() {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        let _ = self.forget_mount();
     }
 }
 
