@@ -1,5 +1,5 @@
 //! The agent is killed at a random moment while it attaches a volume: whatever it had begun, the next agent starts, and
-//! attaches and detaches the volume; nothing is left in the kernel.
+//! attaches and detaches the volume; nothing is left in the kernel, not even when it never comes back.
 //!
 //! `BASALT_E2E_ROUNDS` sets the number of kills (default 6).
 
@@ -34,6 +34,10 @@ fn an_agent_killed_while_it_attaches_leaves_nothing_that_stops_the_next() -> Res
         cluster.detach("db-0")?;
         eprintln!("round {round}: killed after {} ms", moment.as_millis());
     }
+    // What an agent that doesn't come back had attached goes with the cluster.
+    cluster.attach("db-0")?;
+    cluster.kill(&agent)?;
+    cluster.basalt(&["dev", "down"])?;
     let dir = cluster.dir().display().to_string();
     let loops = e2e::run_program("losetup", &["--list", "--noheadings", "--output", "BACK-FILE"])?;
     ensure!(!loops.contains(&dir), "loop devices were left: {loops}");

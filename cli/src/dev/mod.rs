@@ -13,7 +13,7 @@ mod steps;
 use anyhow::{Context, Result, bail};
 use layout::{Cluster, Layout, Plan};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use steps::Steps;
 
@@ -141,6 +141,16 @@ fn check(args: &UpArgs) -> Result<()> {
     Ok(())
 }
 
+/// Takes away what an agent that is gone left in the kernel because it could not take it up again: nobody serves it, and
+/// whoever touched its mount would wait for ever.
+fn abandon_all(run_dir: &Path) {
+    for found in nodeagent_frontend::adopt(run_dir) {
+        for stays in nodeagent_frontend::abandon(run_dir, found.volume) {
+            eprintln!("left of volume {}: {stays}", found.name);
+        }
+    }
+}
+
 async fn take_down(args: DownArgs) -> Result<()> {
     if !args.dir.exists() {
         println!("There is no cluster in {}.", args.dir.display());
@@ -163,6 +173,9 @@ async fn take_down(args: DownArgs) -> Result<()> {
         }
     }
     layout.save(&cluster)?;
+    for site in layout.agents(&cluster.plan) {
+        tokio::task::spawn_blocking(move || abandon_all(&site.run_dir.join("fuse"))).await?;
+    }
     if args.delete_data {
         std::fs::remove_dir_all(&layout.dir).with_context(|| format!("could not delete {}", layout.dir.display()))?;
         println!("Stopped; all data in {} is deleted.", layout.dir.display());
