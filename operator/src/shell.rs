@@ -15,6 +15,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::time::Duration;
 
 /// Name under which fields are applied.
@@ -78,15 +79,12 @@ pub async fn run(args: OperatorArgs) -> Result<(), RunError> {
     let client = Client::try_default().await.map_err(|error| RunError::Client(Box::new(error)))?;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let mut shell = Shell { client, args, masters: BTreeMap::new(), masters_limit: MASTERS_LIMIT };
-    loop {
-        shell.rounds().await;
-        let pause = tokio::time::sleep(Duration::from_secs(shell.args.interval));
-        tokio::select! {
-            biased;
-            _ = terminate.recv() => return Ok(()),
-            _ = tokio::signal::ctrl_c() => return Ok(()),
-            () = pause => {}
-        }
+    // A round may be left at any point, as if the process had died there: the next one begins anew.
+    tokio::select! {
+        biased;
+        _ = terminate.recv() => Ok(()),
+        _ = tokio::signal::ctrl_c() => Ok(()),
+        never = shell.work() => match never {},
     }
 }
 
@@ -100,6 +98,13 @@ struct Shell {
 }
 
 impl Shell {
+    async fn work(&mut self) -> Infallible {
+        loop {
+            self.rounds().await;
+            tokio::time::sleep(Duration::from_secs(self.args.interval)).await;
+        }
+    }
+
     /// One round for every StorageCluster.
     async fn rounds(&mut self) {
         let clusters = match self.clusters().list(&ListParams::default()).await {
